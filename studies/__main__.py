@@ -30,33 +30,16 @@ def _check_alone(name: str, options: argparse.Namespace) -> None:
         )
 
 
-def _check_resume(options: argparse.Namespace) -> None:
-    if options.resume and options.checkpoint is None:
-        raise ValueError("--resume needs --checkpoint, the folder to go on from.")
-
-
 def train(options: argparse.Namespace) -> None:
     need("torch", "opacus", extras="demo")
     from studies.train import train
 
-    _check_resume(options)
     train(
-        data=options.data,
-        directory=options.data_dir,
         out=options.out,
         jobs=options.jobs,
         command=options.command_line,
         quick=options.quick,
-        damped=options.damped,
-        checkpoints=options.checkpoint,
-        checkpoint_every=options.checkpoint_every,
-        resume=options.resume,
-        model=options.model,
-        batch_size=options.batch_size,
-        steps=options.steps,
-        epochs=options.epochs,
         sampling=options.sampling,
-        unit=options.unit,
         separation=options.separation,
         limit=options.limit,
         strategy=options.mechanism,
@@ -78,7 +61,8 @@ def federate(options: argparse.Namespace) -> None:
     need("torch", "opacus", extras="demo")
     from studies.federated.command import federate
 
-    _check_resume(options)
+    if options.resume and options.checkpoint is None:
+        raise ValueError("--resume needs --checkpoint, the folder to go on from.")
     federate(
         data=options.data,
         directory=options.data_dir,
@@ -133,31 +117,17 @@ def _add_running(command: argparse.ArgumentParser, out: Path) -> None:
 
 
 def _add_train(commands: Any) -> None:
-    train_ = commands.add_parser("train", help="compare mechanisms on a data set, over several epochs")
-    train_.add_argument("--data", choices=("fashion-mnist", "flights"), required=True)
-    train_.add_argument("--data-dir", metavar="DIR", help="folder with the four files of Fashion-MNIST")
-    train_.add_argument("--model", choices=("logistic", "cnn"), help="default: logistic")
-    train_.add_argument("--epsilon", type=float, nargs="+", help="default: 1 (flights: 0.1 0.3 1)")
+    train_ = commands.add_parser("train", help="what it costs to protect aircraft, beside flights")
+    train_.add_argument("--data", choices=("flights",), default="flights")
+    train_.add_argument("--unit", choices=("tail",), default="tail", help="the aircraft")
+    train_.add_argument("--epsilon", type=float, nargs="+", help="default: 1 4 (sampled: 1)")
     train_.add_argument("--delta", type=float, help="default: 1e-6")
-    length = train_.add_mutually_exclusive_group()
-    length.add_argument("--steps", type=count, help="default: 2048")
-    length.add_argument("--epochs", type=count, help="passes, instead of --steps")
-    train_.add_argument("--batch-size", type=count, help="default: 469")
-    train_.add_argument("--sampling", choices=("fixed", "poisson", "both"), help="default: fixed")
-    train_.add_argument(
-        "--unit", choices=("flight", "tail"), help="of the flights: what is protected, tail for the aircraft"
-    )
+    train_.add_argument("--sampling", choices=("fixed", "poisson"), default="fixed", help="default: fixed")
     train_.add_argument("--separation", type=count, metavar="STEPS", help="of an aircraft's participations")
     train_.add_argument("--limit", type=count, metavar="TIMES", help="most participations of an aircraft")
     train_.add_argument("--mechanism", choices=STRATEGIES, help="of the planned arm (default: auto)")
-    train_.add_argument(
-        "--damped", action="store_true", help="train with the best damped root too, where nothing is sampled"
-    )
-    train_.add_argument("--seeds", type=count, help="default: 1 (flights: 3)")
+    train_.add_argument("--seeds", type=count, help="default: 2")
     _add_running(train_, Path("train-report"))
-    train_.add_argument("--checkpoint", type=Path, metavar="DIR", help="save the state of every run here")
-    train_.add_argument("--checkpoint-every", type=count, default=256, metavar="STEPS", help="default: 256")
-    train_.add_argument("--resume", action="store_true", help="go on from --checkpoint")
     train_.set_defaults(run=train)
 
 

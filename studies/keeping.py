@@ -1,4 +1,4 @@
-"""What a study leaves on disk to go on from: checkpoints of unfinished runs, outcomes of finished ones."""
+"""What a study leaves on disk to go on from: outcomes of finished runs."""
 
 from __future__ import annotations
 
@@ -11,16 +11,6 @@ from anechoic.errors import CheckpointError
 from studies.comparison.study import Outcome, TrainingRun
 
 
-def checkpoint(run: TrainingRun) -> Path:
-    """File of an unfinished private run. It is secret: it holds the keys and the past noise."""
-    return Path(run.checkpoint or ".") / f"{run.name}.pt"
-
-
-def begun(run: TrainingRun) -> bool:
-    """Whether there is a checkpoint to go on from."""
-    return run.checkpoint is not None and checkpoint(run).is_file()
-
-
 def check_empty(folder: Path | None) -> None:
     """Refuse to begin a study where another one left its runs.
 
@@ -29,7 +19,7 @@ def check_empty(folder: Path | None) -> None:
     """
     if folder is None or not folder.is_dir():
         return
-    kept = [file.name for file in sorted(folder.iterdir()) if file.suffix in (".pt", ".json")]
+    kept = [file.name for file in sorted(folder.iterdir()) if file.suffix == ".json"]
     if kept:
         raise CheckpointError(
             f"--checkpoint {folder} holds runs already ({kept[0]} among them), which would be written over:"
@@ -38,12 +28,11 @@ def check_empty(folder: Path | None) -> None:
 
 
 def keep(run: TrainingRun, identity: str, outcome: Outcome) -> None:
-    """Write the outcome of a finished run, and drop its checkpoint."""
+    """Write the outcome of a finished run."""
     path = _finished(run)
     draft = path.with_suffix(".part")
     draft.write_text(json.dumps({"identity": identity, **asdict(outcome)}, indent=1), encoding="utf-8")
     os.replace(draft, path)
-    checkpoint(run).unlink(missing_ok=True)
 
 
 def finished(run: TrainingRun, identity: str) -> Outcome | None:

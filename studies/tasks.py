@@ -1,10 +1,10 @@
-"""Tasks beyond the demo's: flights whose aircraft are protected, sampled flights, and Fashion-MNIST."""
+"""Tasks beyond the demo's: flights whose aircraft are protected, and sampled flights."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,12 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from anechoic._validate import one_of, positive_int
-from anechoic.demo.metrics import accuracy, auc
+from anechoic.demo.metrics import auc
 from anechoic.demo.training import BatchedTensors, as_fetched
 from studies.bounding import ContributionBound
 from studies.comparison.task import Data, Flights
-from studies.data.fashion_mnist import fashion_mnist
 
 
 @dataclass(frozen=True)
@@ -87,98 +85,6 @@ class SampledFlights(Flights):
         with torch.no_grad():
             found = model(data.test_features)
         return auc((found[:, 1] - found[:, 0]).numpy(), data.test_labels.numpy())
-
-
-@dataclass(frozen=True)
-class FashionMNIST:
-    """Which of ten kinds of clothing does a 28 x 28 image show? 60,000 images, test accuracy on 10,000.
-
-    Args:
-        directory: folder with the four original files.
-        model: "logistic" on raw pixels, or a small "cnn" (26,010 parameters).
-        batch_size: images per step.
-        examples: the first so many training images; None for all.
-    """
-
-    directory: str = field(repr=False)
-    model: Literal["logistic", "cnn"] = "logistic"
-    batch_size: int = 469
-    examples: int | None = None
-
-    example = "image"
-    metric = "test accuracy"
-    metric_long = "accuracy on the 10,000 test images after the last step"
-    drop_last = False
-    shuffle = True
-    random = True
-    scores_batches = False
-    clip_norm = 1.0
-
-    def __post_init__(self) -> None:
-        one_of("model", self.model, ("logistic", "cnn"))
-        positive_int("batch_size", self.batch_size)
-        if self.examples is not None:
-            positive_int("examples", self.examples, minimum=self.batch_size)
-
-    @property
-    def title(self) -> str:
-        """Data and model."""
-        return f"Fashion-MNIST, {'logistic model' if self.model == 'logistic' else 'small CNN'}"
-
-    def load(self) -> Data:
-        """Images of shape (count, 1, 28, 28) for the CNN, (count, 784) for the logistic model."""
-        train, labels, test, test_labels = fashion_mnist(self.directory)
-        shape = (-1, 1, 28, 28) if self.model == "cnn" else (-1, 784)
-        stop = self.examples
-        return Data(
-            torch.from_numpy(train[:stop]).reshape(shape),
-            torch.from_numpy(labels[:stop]),
-            torch.from_numpy(test).reshape(shape),
-            torch.from_numpy(test_labels),
-        )
-
-    def build(self, seed: int) -> nn.Module:
-        """The model; the CNN starts from weights drawn with `seed`, the logistic one from zero."""
-        if self.model == "logistic":
-            model = nn.Linear(784, 10)
-            nn.init.zeros_(model.weight)
-            nn.init.zeros_(model.bias)
-            return model
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            # tanh: bounded activations lose less to clipping than rectified ones (arXiv 2007.14191)
-            return nn.Sequential(
-                nn.Conv2d(1, 16, 8, stride=2, padding=2),
-                nn.Tanh(),
-                nn.MaxPool2d(2, 1),
-                nn.Conv2d(16, 32, 4, stride=2),
-                nn.Tanh(),
-                nn.MaxPool2d(2, 1),
-                nn.Flatten(),
-                nn.Linear(32 * 4 * 4, 32),
-                nn.Tanh(),
-                nn.Linear(32, 10),
-            )
-
-    def describe(self, data: Data) -> str:
-        """One sentence on the data and the model."""
-        what = (
-            "multinomial logistic model on raw pixels"
-            if self.model == "logistic"
-            else "CNN of two convolutions"
-        )
-        return (
-            f"{len(data.labels):,} images of Fashion-MNIST; {what}; batches of {self.batch_size}, plain SGD"
-        )
-
-    def score(self, model: nn.Module, data: Data, logits: list[Tensor], labels: list[Tensor]) -> float:
-        """Accuracy of the trained model on the test images."""
-        if data.test_features is None or data.test_labels is None:
-            raise ValueError("there are no test images to score on.")
-        model.eval()
-        with torch.no_grad():
-            chosen = [model(block).argmax(dim=1) for block in data.test_features.split(1000)]
-        return accuracy(torch.cat(chosen).numpy(), data.test_labels.numpy())
 
 
 def loader(task: Any, data: Data, seed: int, *, unit: str = "example") -> DataLoader[Any]:

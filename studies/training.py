@@ -1,4 +1,4 @@
-"""One run of a study of other units than examples, or one that can be resumed."""
+"""One run of a study of flights or aircraft."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from anechoic.sampling import External, Poisson
 from anechoic.strategies import Identity
 from anechoic.torch import PrivacyEngine
 from anechoic.units.ownership import Units
-from studies import keeping
 from studies.bounding import owners_in, participation_of
 from studies.comparison.study import Arm, Outcome, TrainingRun, load
 from studies.comparison.task import Data
@@ -25,7 +24,7 @@ from studies.tasks import SampledFlights, loader, used
 
 
 def execute(run: TrainingRun) -> Outcome:
-    """Train and score, or go on with what was begun, where the run says so."""
+    """Train and score."""
     with warnings.catch_warnings():
         # torch says so of every model whose first layer is hooked: inputs need no gradient here
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
@@ -33,19 +32,13 @@ def execute(run: TrainingRun) -> Outcome:
 
 
 def _execute(run: TrainingRun) -> Outcome:
-    if run.resume and (known := keeping.finished(run, identity(run))) is not None:
-        return known
     data = load(run.task)
     start = time.perf_counter()
     model, optimizer, batches, engine = prepare(run, data)
     logits: list[Tensor] = []
     labels: list[Tensor] = []
     done = 0
-    private = engine if run.arm.private else None  # a run without a guarantee keeps no state
-    if private is not None and run.resume and keeping.begun(run):
-        kept = private.load_checkpoint(path=keeping.checkpoint(run), module=model, optimizer=optimizer)
-        done, start = private.releases, start - kept["seconds"]
-        logits, labels = list(kept["logits"]), list(kept["labels"])
+    private = engine if run.arm.private else None
     criterion = nn.CrossEntropyLoss()
     while done < run.steps:
         for features, target in batches:
@@ -60,19 +53,12 @@ def _execute(run: TrainingRun) -> Outcome:
                 criterion(model(features), target).backward()
             optimizer.step()
             done += 1
-            if private is not None and run.checkpoint and done % run.checkpoint_every == 0:
-                kept = {"seconds": time.perf_counter() - start, "logits": logits, "labels": labels}
-                private.save_checkpoint(
-                    path=keeping.checkpoint(run), module=model, optimizer=optimizer, checkpoint_dict=kept
-                )
             if done == run.steps:
                 break
     metric = run.task.score(model, data, logits, labels)
     spent = None if private is None else float(private.get_epsilon(private.mechanism.delta))
-    outcome = Outcome(run.arm.name, run.learning_rate, run.seed, metric, time.perf_counter() - start, spent)
-    if run.checkpoint:
-        keeping.keep(run, identity(run), outcome)
-    return outcome
+    seconds = time.perf_counter() - start
+    return Outcome(run.arm.name, run.learning_rate, run.seed, metric, seconds, spent)
 
 
 def prepare(run: TrainingRun, data: Data) -> tuple[nn.Module, Any, Any, Any]:
@@ -118,13 +104,6 @@ def silent(task: Any, data: Data, arm: Arm, steps: int) -> Mechanism:
     owners = np.asarray(data.owners)[rows]
     sampling = External(participation_of(batches, owners), max(1, round(owners_in(batches, owners))), steps)
     return Mechanism(Identity(steps), sampling, 1e-12, task.clip_norm, unit=arm.unit)
-
-
-def identity(run: TrainingRun) -> str:
-    """What an outcome belongs to: task, arm with its mechanism, learning rate, seed and steps."""
-    bound = repr(getattr(run.task, "bound", None)) if run.arm.unit != "example" else ""
-    text = bound + (run.arm.mechanism or "")
-    return hashlib.sha256(key("outcome", run) + text.encode()).hexdigest()
 
 
 @lru_cache(maxsize=64)

@@ -190,7 +190,7 @@ class Drawer:
             how["participation"] = self.participation(n)
         name, options = self.of(
             ("banded", {"bands": self.count(n)}),
-            ("banded_inverse", {"bands": self.count(n), "family": self.of("free", "fractional")}),
+            ("banded_inverse", {"bands": self.count(n)}),
             ("banded_toeplitz", {"bands": self.count(n)}),
             ("blt", {"buffers": self.odd(self.of(None, 1, 2))}),
             ("dense", {"gap": self.odd(self.of(None, 1e-3))}),

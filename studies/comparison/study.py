@@ -10,14 +10,13 @@ from typing import Any, Literal
 from anechoic._validate import positive_float, positive_int
 from anechoic.demo.metrics import mean_and_error
 
-Kind = Literal["plain", "clipped", "independent", "planned", "damped", "tree", "blt", "banded"]
+Kind = Literal["plain", "clipped", "independent", "planned", "tree", "blt", "banded"]
 Scheme = Literal["fixed", "poisson", "cool-down"]
 #: How people call each kind.
 KINDS: dict[Kind, str] = {
     "plain": "not private, not clipped",
     "clipped": "not private",
     "independent": "independent noise",
-    "damped": "damped root",
     "planned": "planned mechanism",
     "tree": "tree",
     "blt": "BLT",
@@ -33,7 +32,7 @@ class Arm:
 
     Args:
         kind: "plain" (neither clipped nor noisy), "clipped" (the private training without its noise), or the
-            noise: "planned" is correlated noise that `plan` chose, "damped" the root of one tuned number ν.
+            noise: "planned" is correlated noise that `plan` chose.
         scheme: how batches are formed: in "fixed" order, "poisson" (secret random batches, of the scheme that
             was planned), or "cool-down" (rounds of clients that rest in between).
         clip_norm: largest norm of an example's gradient; None where nothing is clipped.
@@ -71,7 +70,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """One training run; it may `resume` from its checkpoint in a folder, made every so many steps."""
+    """One training run; with `resume` an outcome that the folder `checkpoint` holds is taken."""
 
     task: Any
     arm: Arm
@@ -79,7 +78,6 @@ class TrainingRun:
     seed: int
     steps: int
     checkpoint: str | None = None
-    checkpoint_every: int = 256
     resume: bool = False
 
     @property

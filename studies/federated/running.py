@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from functools import lru_cache
 
@@ -16,10 +17,15 @@ from studies.federated.arms import policy_of, silent
 from studies.federated.local import updates
 from studies.federated.split import DAY
 from studies.federated.tasks import FederatedTask
-from studies.training import identity, key
+from studies.training import key
 
 #: Days in a row without enough clients after which a run is given up.
 PATIENCE = 3
+
+
+def identity(run: TrainingRun) -> str:
+    """What an outcome belongs to: task, arm with its mechanism, learning rate, seed and rounds."""
+    return hashlib.sha256(key("outcome", run) + (run.arm.mechanism or "").encode()).hexdigest()
 
 
 def execute(run: TrainingRun) -> Outcome:

@@ -22,15 +22,10 @@ def two_threads():
 
 
 def test_one_thread_inside_and_as_before_afterwards():
-    with threads.one_blas_thread():
+    with pytest.raises(KeyError), threads.one_blas_thread():  # an error gives the threads back too
         with threads.one_blas_thread():
             assert blas_threads() == {1}
         assert blas_threads() == {1}
-    assert blas_threads() == {2}
-
-
-def test_an_error_gives_the_threads_back():
-    with pytest.raises(KeyError), threads.one_blas_thread():
         raise KeyError
     assert blas_threads() == {2}
 

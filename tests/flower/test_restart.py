@@ -47,7 +47,7 @@ def test_it_goes_on_bit_for_bit(monkeypatch, tmp_path, when):
 
     def configure(number, *arguments):
         messages = real_configure(number, *arguments)
-        asked.append(first._round.asked.clients)
+        asked.append(first._round[0].clients)
         if number == 4 and when == "asked":
             raise Killed
         return messages
@@ -82,7 +82,7 @@ def test_who_was_asked_before_a_restart_may_be_gone(tmp_path):
     first = strategy(tmp_path, min_available=1)
     grid = small.grid()
     list(first.configure_train(1, record_of(small.initial()), ConfigRecord(), grid))
-    gone = first._round.asked.clients[0]
+    gone = first._round[0].clients[0]
     first.close()
     grid.restart()
     grid.online = lambda place: place != gone

@@ -38,33 +38,7 @@ def random_strategy(rng, n):
     return strategies.Dense(c)
 
 
-def random_correlation(rng, k):
-    rows = rng.standard_normal((k, rng.integers(1, k + 1)))
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows @ rows.T
-
-
 # The theorem.
-
-
-@settings(max_examples=60)
-@given(seed=st.integers(0, 10**6), n=st.integers(1, 9), schema=SCHEMAS, kind=st.sampled_from(["rms", "max"]))
-@pytest.mark.slow
-def test_every_multiplier_bounds_every_strategy(seed, n, schema, kind):
-    rng = np.random.default_rng(seed)
-    patterns = list(schema.patterns(n))
-    chosen = [patterns[i] for i in rng.integers(len(patterns), size=rng.integers(1, 6))]
-    blocks = [
-        rng.random() * random_correlation(rng, len(steps)) + 1e-9 * np.eye(len(steps)) for steps in chosen
-    ]
-    workload = workloads.momentum(n, 0.8)
-    factors = np.zeros((len(chosen), *[max(map(len, chosen))] * 2))
-    for factor, block in zip(factors, blocks, strict=True):
-        factor[: len(block), : len(block)] = np.linalg.cholesky(block)
-    even = np.full(n, 1 / n)
-    bound = nuclear_bound(workload.to_dense(), even, Multiplier(padded(chosen), factors))
-    for _ in range(3):
-        assert bound <= loss(workload, random_strategy(rng, n), schema, kind) * (1 + 1e-9)
 
 
 def test_diagonal_multipliers_leave_a_gap_and_correlations_close_it():

@@ -108,17 +108,6 @@ def test_what_is_saved_is_plain_and_can_be_loaded_with_weights_only():
         np.testing.assert_array_equal(rest, whole[7:])
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_the_key_is_not_in_what_is_saved(backend):
-    import pickle
-
-    stream = make_stream(STRATEGIES["banded-mixed"], 6, backend, key=bytes(range(100, 132)))
-    _, state = emit(stream, count=3)
-    written = pickle.dumps(state.state_dict())
-    assert stream.key not in written
-    assert stream.key.hex().encode() not in written
-
-
 def saved_state(strategy=None, dimension=6, backend="numpy", precision="float64", count=5, **options):
     strategy = BandedToeplitz(11, [1.0, 0.5, 0.25]) if strategy is None else strategy
     _, state = emit(make_stream(strategy, dimension, backend, precision=precision, **options), count=count)

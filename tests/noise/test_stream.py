@@ -1,5 +1,7 @@
 """The contract of a stream: its rows are those of std * C^-1 Z, once each, and never more than n of them."""
 
+import copy
+import pickle
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,24 +15,10 @@ from anechoic.noise.recurrence import Recurrence
 from anechoic.strategies import BLT, BandedToeplitz, FullTree, Identity, Restarted, Toeplitz, Tree
 from anechoic.workloads import prefix_sum
 from tests.marks import in_turn
-from tests.noise.streams import BACKENDS, dtype_of, emit, fresh_rows, make_stream, noise_of
-from tests.zoo import ONE_OF_EACH, STRATEGIES
+from tests.noise.streams import BACKENDS, emit, make_stream
+from tests.zoo import STRATEGIES
 
 ROOT = Toeplitz.square_root(prefix_sum(64)).coefficients
-
-
-@pytest.mark.parametrize("name", ONE_OF_EACH)
-@pytest.mark.few(18)
-def test_rows_in_single_precision_are_those_of_solve(name):
-    strategy = STRATEGIES[name]
-    for backend in BACKENDS:
-        stream = make_stream(strategy, 33, backend, precision="float32", std=3.0)
-        row, _ = stream.next(stream.init())
-        assert row.dtype == dtype_of(backend, "float32")
-        rows, _ = emit(stream)
-        expected = 3.0 * noise_of(strategy, fresh_rows(stream))
-        within = 2e-5 * np.abs(expected).max()
-        np.testing.assert_allclose(rows, expected, rtol=2e-4, atol=within, err_msg=backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -201,9 +189,6 @@ def test_a_state_of_another_stream_is_refused():
 
 
 def test_a_state_is_neither_copied_nor_pickled():
-    import copy
-    import pickle
-
     state = make_stream(STRATEGIES["banded-2"], 3, "numpy").init()
     for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(TypeError, match="state_dict"):
@@ -256,8 +241,8 @@ def test_noise_that_single_precision_cannot_hold_is_refused(std):
 
 def test_the_key_is_kept_out_of_sight():
     stream = NoiseStream(Identity(3), 2, key=b"k" * 32)
-    state = stream.init()
-    assert stream.key == b"k" * 32
+    state = stream.next(stream.init())[1]
+    assert stream.key == b"k" * 32 and stream.key not in pickle.dumps(state.state_dict())
     assert "kkkk" not in repr(stream) + repr(state) + repr(state.state_dict()) + repr(stream.identity)
     assert b"k".hex() * 32 not in repr(state.state_dict())
 

@@ -132,7 +132,7 @@ def test_never_above_the_bound_of_papernot_and_steinke(epsilon, mean, shape):
 def test_attacks_on_any_law_noise_and_delta_stay_below_the_bound(seed):
     rng = np.random.default_rng(seed)
     for _ in range(15):
-        shape = rng.choice([1.0, 0.0, -0.5, 5.0, math.inf])
+        shape = rng.choice([1.0, 0.0, math.inf])
         low, high = (0.01, 300) if shape == math.inf else (1.01, 1e4)
         law = Repetitions(math.exp(rng.uniform(math.log(low), math.log(high))), shape)
         mu, delta = math.exp(rng.uniform(-7, 1.8)), 10 ** rng.uniform(-11, -0.5)
@@ -172,7 +172,7 @@ def test_both_orders_of_the_data_are_bounded():
 
 @pytest.mark.parametrize(
     "law",
-    [Repetitions(5), Repetitions(5, math.inf), *slow(Repetitions(4, 0.0), Repetitions(6, -0.5))],
+    [Repetitions(5), Repetitions(5, math.inf), *slow(Repetitions(4, 0.0))],
     ids=str,
 )
 def test_the_number_of_runs_that_is_drawn_has_the_law_that_is_accounted(law):
@@ -183,11 +183,3 @@ def test_the_number_of_runs_that_is_drawn_has_the_law_that_is_accounted(law):
     slopes = counts * 0.7 ** (counts - 1.0)
     stated = float(np.exp(law.log_slope(np.array([0.3]))[0][0]))
     assert abs(slopes.mean() - stated) < 5 * slopes.std() / math.sqrt(len(counts))
-
-
-def test_a_mean_beyond_what_a_shape_resolves_is_refused():
-    """It was another mean, without a word."""
-    with pytest.raises(ValueError, match=r"mean=200 is more than 1\.4, the largest mean of shape=-0\.99"):
-        Repetitions(200, -0.99)
-    law = Repetitions(200, -0.5)
-    assert law._mean_at(math.log(law.stop)) == pytest.approx(200, rel=1e-9)

@@ -131,6 +131,20 @@ BAD = [
     (Tree(4).correlate, (np.zeros(4),), "n=7"),
     (FullTree, (4, 2, 3), "horizon=3 must be at least 4. The tree has at least n=4 steps"),
     (lower_bounds.lower_bound, (Single(), prefix_sum(4), "rms"), "must be|needed"),
+    *(
+        (Toeplitz.from_generating_function, (r, 20), words)
+        for r, words in [
+            (lambda x: 1 / (1 - 2 * x), "not analytic in the open unit disc"),
+            (lambda x: 1 / (1 + 4 * x**2), "not analytic in the open unit disc"),
+            (lambda x: 1 - 0.5j * x, "not real on the real line"),
+            (lambda x: x - 1, r"r\(0\)=-1.0 must be > 0"),
+            (lambda x: np.full_like(x, np.nan), "not finite"),
+            ([], "non-empty"),
+            ([-1.0], r"r\(0\)=-1.0 must be > 0"),
+            ("abc", "cannot be read"),
+        ]
+    ),
+    (Toeplitz.from_generating_function, ([1.0, -2.0], 2000), "grow beyond all numbers"),
 ]
 
 

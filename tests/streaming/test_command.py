@@ -156,18 +156,6 @@ def test_more_steps_than_the_horizon_are_refused_before_anything_if_they_are_ask
     assert released == 9 and left_out == {"of steps that are not over": 1}
 
 
-@pytest.mark.slow
-def test_no_step_ends_after_now():
-    for until, now, steps in [(None, 3.5, 3), (9.0, 3.5, 3), (2.0, 3.5, 2), (None, math.inf, 8)]:
-        stream = counting()
-        released, left_out = feed(
-            stream, columns_of([0.5, 8.5, 1.5, 4.5, 9e9]), Clock(0.0, 1.0), now=now, until=until
-        )
-        assert released == stream.step == steps
-        ahead = left_out.get("ahead of the clock", 0)
-        assert ahead == (0 if now == math.inf else 2)
-
-
 def test_one_record_does_not_end_thousands_of_steps():
     stream = NoNoise({"n": streaming.Count("x")}, epsilon=1.0)
     feed(stream, columns_of([0.5, 2.5, 40.5, 9e6]), Clock(0.0, 1.0))

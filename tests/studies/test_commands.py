@@ -1,6 +1,5 @@
 import json
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
@@ -8,8 +7,6 @@ from anechoic.cli import progress
 from anechoic.mechanism.mechanism import Mechanism
 from studies.__main__ import main
 from studies.federated import deployments
-
-FASHION = Path(__file__).parents[3] / "shared" / "data" / "fashion-mnist"
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="needs the extras")
 
@@ -41,21 +38,9 @@ def test_exhibits_are_listed(capsys):
 
 
 @needs_torch
-def test_train_refuses_what_the_data_does_not_have(capsys, tmp_path):
-    for arguments, said in [
-        (["--data", "fashion-mnist"], "--data-dir"),
-        (["--data", "fashion-mnist", "--data-dir", tmp_path], "lacks train-images"),
-        (["--data", "flights", "--epochs", "3", "--batch-size", "9"], "--batch-size, --epochs: the flights"),
-        (["--data", "flights", "--model", "cnn"], "--model: the flights"),
-        (["--data", "flights", "--sampling", "poisson"], "--sampling: the flights"),
-        (["--data", "flights", "--resume"], "--checkpoint"),
-        (["--data", "fashion-mnist", "--data-dir", tmp_path, "--unit", "tail"], "--unit tail"),
-        (["--data", "flights", "--separation", "4"], "--unit tail"),
-        (["--data", "flights", "--unit", "tail", "--sampling", "poisson", "--limit", "2"], "time order"),
-        (["--data", "flights", "--unit", "tail", "--sampling", "both"], "sampling"),
-    ]:
-        code, _, err = run(capsys, "train", *arguments, "--out", tmp_path / "out")
-        assert code == 2 and said in err and err.count("\n") == 1, err
+def test_bounds_are_for_time_order(capsys, tmp_path):
+    code, _, err = run(capsys, "train", "--sampling", "poisson", "--limit", "2", "--out", tmp_path / "out")
+    assert code == 2 and "--limit: bounds are for time order" in err and err.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 
@@ -75,16 +60,6 @@ def test_published_settings_take_no_options(capsys, monkeypatch, arguments, said
     assert run(capsys, "federate", "--deployments")[:2] == (0, "table\n")
 
 
-def test_train_does_not_write_over_the_runs_of_an_earlier_study(capsys, tmp_path):
-    kept = tmp_path / "kept"
-    kept.mkdir()
-    (kept / "planned-1.pt").write_bytes(b"")
-    arguments = ["train", "--data", "flights", "--quick", "--checkpoint", kept, "--out", tmp_path / "out"]
-    code, _, err = run(capsys, *arguments)
-    assert code == 2 and "holds runs already (planned-1.pt among them)" in err and "--resume" in err
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.slow  # test_aircraft runs the study of aircraft every time
 @needs_torch
 def test_train_by_aircraft_shows_its_statement_beside_that_of_a_flight(capsys, tmp_path, monkeypatch):
@@ -98,23 +73,3 @@ def test_train_by_aircraft_shows_its_statement_beside_that_of_a_flight(capsys, t
     private = [arm for arm in arms if arm["mechanism"]]
     units = [Mechanism.from_json(arm["mechanism"]["json"]).unit for arm in private]
     assert units == [arm["unit"] for arm in private] == ["example"] * 2 + ["aircraft"] * 2
-
-
-@needs_torch
-@pytest.mark.slow
-@pytest.mark.skipif(not FASHION.is_dir(), reason="no Fashion-MNIST beside the project")
-@pytest.mark.parametrize("model", ["logistic", "cnn"])
-def test_train_on_fashion_mnist_both_ways_of_sampling_and_resumes(capsys, tmp_path, model):
-    arguments = ["train", "--data", "fashion-mnist", "--data-dir", FASHION, "--model", model, "--quick"]
-    arguments += ["--steps", "6", "--lr", "1", "--sampling", "both", "--jobs", "2"]
-    arguments += ["--out", tmp_path / "out", "--checkpoint", tmp_path / "kept", "--checkpoint-every", "2"]
-    code, shown, err = run(capsys, *arguments)
-    assert code == 0, err
-    assert "| poisson | example |" in shown and "| fixed | example |" in shown
-    first = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert {arm["scheme"] for arm in first["arms"]} == {"fixed", "poisson"}
-
-    code, _, err = run(capsys, *arguments, "--resume")
-    assert code == 0, err
-    again = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert [arm["runs"] for arm in again["arms"]] == [arm["runs"] for arm in first["arms"]]

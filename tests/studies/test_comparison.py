@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from studies.comparison import runner  # noqa: E402 - needs torch
 from studies.comparison.record import comparisons, make_record, markdown, results  # noqa: E402
 from studies.comparison.task import Flights  # noqa: E402
-from studies.tasks import FashionMNIST  # noqa: E402
+from studies.tasks import SampledFlights  # noqa: E402
 
 ARMS = (Arm("clipped", "fixed", 1.0), Arm("planned", "fixed", 1.0, 0.3, "{}"))
 
@@ -80,7 +80,7 @@ def test_runs_are_arms_by_rates_by_seeds():
     # nothing random is left of the flights without noise: one seed tells it all
     assert [run.arm.kind for run in runs] == ["clipped"] * 2 + ["planned"] * 6
     assert len({run.name for run in runs}) == len(runs)
-    assert len(Study(FashionMNIST("x"), ARMS, (0.1, 1.0), (0, 1, 2), 10, 1e-6).runs()) == 12
+    assert len(Study(SampledFlights(), ARMS, (0.1, 1.0), (0, 1, 2), 10, 1e-6).runs()) == 12
 
 
 @pytest.mark.parametrize("change", [{"rates": ()}, {"seeds": (1, 1)}, {"rates": (0.0,)}, {"steps": 0}])

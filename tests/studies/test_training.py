@@ -5,12 +5,11 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("opacus")
 
-from anechoic.errors import CheckpointError  # noqa: E402 - needs torch
-from anechoic.mechanism.calibrate import calibrate  # noqa: E402
+from anechoic.mechanism.calibrate import calibrate  # noqa: E402 - needs torch
 from anechoic.mechanism.mechanism import Mechanism  # noqa: E402
 from anechoic.sampling import CyclicPoisson  # noqa: E402
 from anechoic.strategies import BandedToeplitz  # noqa: E402
-from studies import keeping, training  # noqa: E402
+from studies import training  # noqa: E402
 from studies.comparison.runner import execute_all, plain_arms, private_arms  # noqa: E402
 from studies.comparison.study import Arm, Study, TrainingRun, load  # noqa: E402
 from studies.comparison.task import Flights  # noqa: E402
@@ -72,54 +71,6 @@ def test_keys_differ_by_run_and_domain_and_do_not_change():
     assert training.key("noise", runs[0]) == training.key("noise", dataclasses.replace(runs[0]))
 
 
-class Stop(Exception):
-    pass
-
-
-@pytest.mark.slow
-def test_an_interrupted_run_resumes_bit_for_bit(tmp_path, other_process, monkeypatch):
-    arm = arms_of()[1]
-    whole = training.execute(TrainingRun(TASK, arm, 1.0, 103, STEPS))
-
-    other_process()
-    run = TrainingRun(TASK, arm, 1.0, 103, STEPS, checkpoint=str(tmp_path), checkpoint_every=5, resume=True)
-    with monkeypatch.context() as patch:
-        patch.setattr(training, "prepare", stopping(training.prepare, after=13))
-        with pytest.raises(Stop):
-            training.execute(run)
-    assert keeping.begun(run)
-
-    other_process()
-    with monkeypatch.context() as patch:  # from the checkpoint at step 10, not from the start
-        patch.setattr(training, "prepare", stopping(training.prepare, after=STEPS - 10))
-        resumed = training.execute(run)
-    assert resumed.metric == whole.metric
-    assert resumed.epsilon == pytest.approx(whole.epsilon, rel=1e-9)
-
-    # finished: the outcome is read, nothing is trained, and the secret checkpoint is gone
-    assert not keeping.begun(run)
-    monkeypatch.setattr(training, "prepare", None)
-    assert training.execute(run) == resumed
-
-
-def stopping(prepare, after):
-    """`prepare`, whose optimizer makes so many steps and no more."""
-
-    def prepared(run, data):
-        model, optimizer, batches, engine = prepare(run, data)
-        made, step = [], optimizer.step
-
-        def counted(*arguments):
-            if len(made) == after:
-                raise Stop
-            made.append(step(*arguments))
-
-        optimizer.step = counted
-        return model, optimizer, batches, engine
-
-    return prepared
-
-
 @pytest.mark.slow
 def test_workers_agree_with_this_process():
     study = Study(TASK, (plain_arms(TASK)[0], *arms_of()), (0.5,), (1, 2), STEPS, 1e-6)
@@ -128,15 +79,3 @@ def test_workers_agree_with_this_process():
     assert [(o.arm, o.seed, o.metric, o.epsilon) for o in there] == [
         (o.arm, o.seed, o.metric, o.epsilon) for o in here
     ]
-
-
-def test_outcomes_of_other_settings_or_damaged_ones_are_refused(tmp_path):
-    run = TrainingRun(
-        TASK, plain_arms(TASK)[0], 1.0, 0, STEPS, checkpoint=str(tmp_path), checkpoint_every=5, resume=True
-    )
-    training.execute(run)
-    with pytest.raises(CheckpointError, match="other settings"):
-        training.execute(dataclasses.replace(run, steps=STEPS - 1))
-    (tmp_path / f"{run.name}.json").write_text("{")
-    with pytest.raises(CheckpointError, match="damaged"):
-        training.execute(run)

@@ -11,7 +11,6 @@ from anechoic.strategies import Identity, Toeplitz
 from anechoic.theory.ftrl import anytime_excess, average_excess, contraction_rho, population_risk_orders
 from anechoic.theory.lq_noise import ExponentialPower
 from anechoic.theory.mirror import Entropy, PNorm
-from tests.marks import in_turn
 
 KEY = bytes(range(32))
 
@@ -182,39 +181,3 @@ def test_the_counterexample_is_exact():
 
 def unused(t, w):
     return w
-
-
-@in_turn(
-    ("options", "gradients", "words"),
-    [
-        ({"rate": 0.0}, unused, "rate=0.0"),
-        ({"rate": 1.0, "lipschitz": -1.0}, unused, "lipschitz=-1.0"),
-        ({"rate": 1.0, "mechanism": None}, unused, "mechanism=None is no Mechanism"),
-        ({"rate": lambda t: 1.0 + t}, unused, "must not rise"),
-        ({"rate": 1.0}, lambda t, w: np.ones(3), "have shape"),
-        ({"rate": 1.0}, lambda t, w: [np.nan, 1], "not finite"),
-        ({"rate": 1.0, "lipschitz": 1.0}, lambda t, w: [1.0, 1.0], "norm 1.41421, more than lipschitz=1"),
-    ],
-)
-def test_bad_arguments(options, gradients, words):
-    with pytest.raises(ValueError, match=words):
-        theory.PrivateFTRL(**{"mechanism": mechanism(Identity(4)), **options}).run(gradients, dimension=2)
-
-
-def test_bad_steps():
-    with pytest.raises(ValueError, match="steps=9 exceeds"):
-        theory.PrivateFTRL(mechanism(Identity(4)), 1.0).run(unused, dimension=2, steps=9)
-    given = {"steps": 5, "position": 0, "smoothness": 1.0, "rate": 1.0, "lipschitz": 1.0, "noise_std": 1.0}
-    with pytest.raises(ValueError, match="must be at most 2 / smoothness"):
-        theory.last_iterate_rho(**{**given, "rate": 2.1})
-    with pytest.raises(ValueError, match="position=5 must be below steps=5"):
-        theory.last_iterate_rho(**{**given, "position": 5})
-    with pytest.raises(ValueError, match="fade=1.5 must lie"):
-        contraction_rho(steps=5, fade=1.5, sensitivity=1.0, noise_std=1.0)
-
-
-def test_a_grid_is_refused():
-    order = an.sampling.External(an.participation.Single(), 1, steps=3)
-    gridded = an.calibrate(Identity(3), sampling=order, noise_multiplier=1.0, delta=1e-6, grid_bits=20)
-    with pytest.raises(ValueError, match="grid_bits=20"):
-        theory.PrivateFTRL(gridded, rate=1.0)

@@ -166,31 +166,3 @@ def test_a_sampled_run_has_the_exact_gradients():
         theta = theta - rate * (theta * values + sigma / math.sqrt(2) * row)
     norms = np.square(theta * values).sum(axis=1)
     assert abs(norms.mean() - exact[-1]) < 3 * norms.std() / math.sqrt(20_000)
-
-
-NON_CONVEX = {"smoothness": 1.0, "period": 4, "start_gap": 1.0, "sigma": 1.0}
-CONVEX = {"smoothness": 1.0, "period": 4, "distance": 1.0, "sigma": 1.0}
-
-
-@in_turn(
-    ("bound", "given", "words"),
-    [
-        (nonconvex_bound, NON_CONVEX | {"period": 3}, "at least 4"),
-        (nonconvex_bound, NON_CONVEX | {"smoothness": 0.0}, "smoothness=0.0"),
-        (nonconvex_bound, NON_CONVEX | {"start_gap": -5.0}, "start_gap=-5.0"),
-        (nonconvex_bound, NON_CONVEX | {"start_gap": np.nan}, "start_gap=nan"),
-        (convex_bound, CONVEX | {"distance": np.nan}, "distance=nan"),
-        (convex_bound, CONVEX | {"sigma": -1}, "sigma=-1"),
-        (restart_terms, {"period": 0}, "period=0"),
-    ],
-)
-def test_bad_arguments(bound, given, words):
-    with pytest.raises(ValueError, match=words):
-        bound(an.strategies.Identity(4), **given)
-
-
-def test_bad_rates_and_steps():
-    with pytest.raises(ValueError, match="rate=0.4 must be at most 0.25"):
-        anti_pgd_bound(steps=9, smoothness=1.0, rate=0.4, distance=1.0, sigma=1.0)
-    with pytest.raises(ValueError, match="n=1 must be at least 2"):
-        named_factorizations(1)

@@ -87,20 +87,3 @@ def test_steps_known_by_heart():
     assert mirror_step([1.0, 1.0, 1.0], 2.0, PNorm(1.2), Simplex()) == pytest.approx([1 / 3] * 3)
     # of one coordinate, every potential of a ball ends at its edge
     assert mirror_step([5.0], 9.0, PNorm(1.3), Ball(0.2, 3.0)) == pytest.approx([-0.2])
-
-
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: PNorm(1.0), r"p=1.0 must lie in \(1, 2\]"),
-        (lambda: PNorm(2.5), r"p=2.5 must lie in \(1, 2\]"),
-        (lambda: Ball(0.0), "radius=0.0"),
-        (lambda: Ball(1.0, 1.0), "p=1.0 must be a finite number > 1"),
-        (lambda: Simplex(-1.0), "radius=-1.0"),
-        (lambda: mirror_step([1.0], 0.0, Euclidean(), AllSpace()), "rate=0.0"),
-        (lambda: mirror_step([np.nan], 1.0, Euclidean(), AllSpace()), "not finite"),
-    ],
-)
-def test_bad_arguments(call, words):
-    with pytest.raises(ValueError, match=words):
-        call()

@@ -262,23 +262,6 @@ def test_noise_for_ever_and_for_a_number_of_steps():
     assert best.strategy.at(999).structure.nonincreasing
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: theory.blt_noise(SMALL, buffers=21), "buffers=21 must be at most 20"),
-        (lambda: banded_noise(SMALL, bands=0), "bands=0 must be at least 1"),
-        (lambda: banded_noise(SMALL, bands=300), "bands=300 must be at most 256"),
-        (lambda: MixtureRoot([1.0], [1.0]), "strictly between -1 and 1"),
-        (lambda: MixtureRoot([1.0, 1.0], [0.5, 0.5]), "distinct"),
-        (lambda: MixtureRoot([1.0, 0.0], [0.5, 0.6]), r"weight\[1\]=0.0 must be > 0"),
-        (lambda: theory.optimal_noise(SMALL).suboptimality(-1.0), "rho=-1.0"),
-    ],
-)
-def test_bad_arguments(call, words):
-    with pytest.raises(ValueError, match=words):
-        call()
-
-
 def test_the_root_of_one_geometric_sequence():
     root = MixtureRoot([3.0], [0.9])
     assert root.limiting_norm == pytest.approx(endless.damped(0.1).limiting_norm, rel=1e-9)

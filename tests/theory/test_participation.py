@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from anechoic import workloads
-from anechoic.errors import UnsupportedError
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch
 from anechoic.theory.participation import conjecture_4_7
 
@@ -31,8 +30,3 @@ def test_conjecture_for_prefix_sums(n, schema, held):
 def test_conjecture_holds_where_patterns_do_not_overlap(seed, period):
     a = np.tril(np.random.default_rng(seed).standard_normal((9, 9))) + 2 * np.eye(9)
     assert conjecture_4_7(workloads.from_dense(a), Cyclic(period)) is True
-
-
-def test_refusals():
-    with pytest.raises(UnsupportedError, match="16 steps"):
-        conjecture_4_7(workloads.prefix_sum(20), MinSep(5))

@@ -14,7 +14,6 @@ from anechoic.theory.regression import (
     theorem_d13,
 )
 from anechoic.theory.spectra import spectrum
-from tests.marks import in_turn
 from tests.theory.noises import NOISES
 
 VALUES = np.array([1.0, 0.5, 0.1])
@@ -130,24 +129,6 @@ def test_rates_at_the_best_learning_rate():
 RATES = {"steps": 9, "rho": 1.0, "distance": 1.0, "residual_std": 0.0}
 D13 = {"steps": 5, "probability": 0.1, "rho": 1.0, "displacement": [0, 0, 1], "decay_rate": 0.2}
 FINITE = {"steps": 1, "displacement": [0, 0, 0], "rho": 1.0}
-
-
-@in_turn(
-    ("bound", "problem", "given", "words"),
-    [
-        (theory.regression_bounds, {}, {"rho": 1.0, "kurtosis": 0.5}, "kurtosis=0.5"),
-        (theory.regression_bounds, {}, {"rho": 1.0, "fourth_moment": 1.0}, r"below tr\(H\)"),
-        (theory.regression_bounds, {}, {"rho": 1.0, "fourth_moment": 11.0}, "must be below 1 / fourth"),
-        (theory.regression_bounds, {}, {"rho": 1.0, "fourth_moment": np.nan}, "fourth_moment=nan"),
-        (theory.regression_bounds, {"batch_size": 2}, {"rho": 1.0}, "batch_size=2"),
-        (theory.finite_time_bound, {"learning_rate": 0.5}, FINITE, "must be below 1 / "),
-        (theorem_d13, {}, D13, "at most the smallest eigenvalue"),
-    ],
-)
-def test_bad_arguments(bound, problem, given, words):
-    made = theory.LinearRegression(VALUES, **{"learning_rate": 0.1, **problem})
-    with pytest.raises(ValueError, match=words):
-        bound(made, NOISES["damped"], **given)
 
 
 @pytest.mark.parametrize(("name", "value"), [("distance", np.nan), ("residual_std", -1.0)])

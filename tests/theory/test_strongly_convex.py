@@ -148,24 +148,3 @@ def test_room_is_proven_below_what_any_grid_sees():
     proven = proven_room(curve, parts, h)
     assert proven <= seen
     assert proven == pytest.approx(seen, abs=0.02)
-
-
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: theory.StronglyConvex(0.5, 1.0), "condition=0.5"),
-        (lambda: theory.StronglyConvex(1e7, 1e-3), "eta mu = 1e-10"),
-        (lambda: theory.StronglyConvex(2.0, 1.0, gradient_std=True), "gradient_std=True"),
-        (lambda: theory.StronglyConvex("x", 1.0), "condition='x'"),
-        (lambda: theory.StronglyConvex(2.0, 1.5), "must be at most 2 / "),
-        (lambda: theory.StronglyConvex(2.0, 1.0, dimension=0), "dimension=0"),
-        (lambda: theory.StronglyConvex(2.0, 1.0, gradient_std=-1.0), "gradient_std=-1.0"),
-        (
-            lambda: theory.strongly_convex_bound(theory.StronglyConvex(2.0, 1.0), NOISES["BLT"], rho=0.0),
-            "rho=0",
-        ),
-    ],
-)
-def test_bad_arguments(call, words):
-    with pytest.raises(ValueError, match=words):
-        call()

@@ -7,7 +7,6 @@ import pytest
 
 import anechoic as an
 from anechoic import calibrate_endless, theory
-from anechoic.errors import UnsupportedError
 from anechoic.strategies import ColumnNormalized, Identity, Toeplitz, Tree, endless
 from anechoic.theory.problems import MeanEstimation
 from anechoic.theory.spectra import spectrum
@@ -147,55 +146,7 @@ def test_a_run_has_the_exact_suboptimality():
     check_run(seed=2, steps=12, runs=4000)
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "words"),
-    [
-        (lambda: theory.LinearRegression([1.0, 0.0], 0.1), ValueError, r"eigenvalues\[1\]=0.0 must be > 0"),
-        (lambda: theory.LinearRegression([1.0], 1.0), ValueError, "learning_rate=1.0 must be below 1 "),
-        (lambda: theory.LinearRegression([1.0] * 9, 0.5), ValueError, "= 4.5 must be below 1"),
-        (lambda: theory.LinearRegression([1.0], 2.0, 0.0, math.inf), ValueError, "must be below 2 "),
-        (lambda: theory.LinearRegression([1.0], 0.1, -1.0), ValueError, "residual_std=-1.0"),
-        (lambda: theory.LinearRegression([1.0], 0.1, 1.0, 0.5), ValueError, "batch_size=0.5"),
-        (
-            lambda: theory.LinearRegression([1.0, 1e-16], 0.1),
-            ValueError,
-            r"eigenvalues\[1\] times the learning rate is 1e-17.*Leave out",
-        ),
-        (lambda: theory.LinearRegression([1.0, 1e-300], 0.1), ValueError, "eigenvalues.1. times"),
-        (lambda: theory.LinearRegression([1.0], 0.1, "a"), ValueError, "residual_std='a'"),
-        (lambda: theory.LinearRegression([1.0], 0.1, 1.0, None), ValueError, "batch_size=None"),
-        (lambda: MeanEstimation(2.0), ValueError, "learning_rate=2.0 must be below 2"),
-        (lambda: MeanEstimation(0.5, dimension=10**19), ValueError, "at most 16,777,216"),
-        (lambda: theory.trajectory(PROBLEM, NOISES["BLT"], steps=2**31, rho=1.0), ValueError, "asymptotic"),
-        (lambda: limit(Identity(3), rho=1.0), UnsupportedError, "no spectrum"),
-        (lambda: limit(NOISES["damped"]), ValueError, "rho=None"),
-        (lambda: limit(NOISES["damped"], rho=0.0), ValueError, "rho=0.0 must be a finite"),
-        (lambda: limit(mechanism(), rho=1.0), ValueError, "rho=1.0 beside a mechanism"),
-        (lambda: limit(mechanism(batch_size=7)), ValueError, "batch_size=1 of the problem is not the 7"),
-        (lambda: theory.trajectory(PROBLEM, NOISES["damped"], rho=1.0), ValueError, "steps=None"),
-        (lambda: theory.trajectory(PROBLEM, Identity(3), steps=4, rho=1.0), ValueError, "steps=4 must lie"),
-        (lambda: theory.trajectory(PROBLEM, "noise", rho=1.0), UnsupportedError, "no strategy or mechanism"),
-        (
-            lambda: theory.trajectory(PROBLEM, Identity(3), rho=1.0, displacement=[1.0, 2.0]),
-            ValueError,
-            "displacement has 2 entries",
-        ),
-    ],
-)
-def test_bad_arguments(call, error, words):
-    with pytest.raises(error, match=words):
-        call()
-
-
 PROBLEM = theory.LinearRegression([1.0], 0.1)
-
-
-def limit(noise, **arguments):
-    return theory.asymptotic_suboptimality(PROBLEM, noise, **arguments)
-
-
-def mechanism(batch_size=1):
-    return calibrate_endless(NOISES["damped"], batch_size=batch_size, noise_multiplier=1.0, delta=1e-6)
 
 
 def test_the_learning_rate_that_the_refusal_names_will_do():

@@ -38,30 +38,3 @@ def test_a_second_run_is_refused_and_a_resumed_one_costs_nothing(book, tmp_path)
     again.load()
     train(again)
     assert again.engine.releases == 8 and len(book.account().live) == 1
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("default")
-def test_transformers(book, tmp_path, monkeypatch):
-    pytest.importorskip("transformers", reason="make test-all installs it")
-    from tests.trainers.transformers.setting import ASKED as GIVEN
-    from tests.trainers.transformers.setting import start as begin
-
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    begin(tmp_path / "one", privacy=Privacy(**GIVEN, book=book), num_train_epochs=1).train()
-    assert [one.status for one in book.account().live] == ["spent"]
-    with pytest.raises(GuaranteeError, match="does not cover"):
-        begin(tmp_path / "two", privacy=Privacy(**GIVEN, book=book), num_train_epochs=2).train()
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:::lightning", "ignore:.*treespec.*")
-def test_lightning(book, tmp_path):
-    pytest.importorskip("lightning", reason="make test-all installs it")
-    from tests.trainers.lightning.setting import fitted
-
-    asked = {"target_epsilon": 8.0, "target_delta": 1e-3, "max_grad_norm": 0.5, "poisson_sampling": False}
-    fitted(tmp_path / "one", privacy=Privacy(**asked, book=book))
-    assert [one.status for one in book.account().live] == ["spent"]
-    with pytest.raises(GuaranteeError, match="does not cover"):
-        fitted(tmp_path / "two", privacy=Privacy(**asked, book=book), batch=20)

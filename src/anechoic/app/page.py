@@ -216,11 +216,6 @@ class Page:
         self.ui.download.content(self.known[part], _FILES[part][0])
 
 
-def _end_children() -> None:
-    for child in active_children():
-        child.kill()
-
-
 def serve(port: int = 8080, *, show: bool = True) -> None:
     """Serve the page to this machine until Ctrl-C; nothing is sent elsewhere, and nothing is stored.
 
@@ -246,7 +241,7 @@ def serve(port: int = 8080, *, show: bool = True) -> None:
     app.on_startup(lambda: print(f"http://127.0.0.1:{port} (Ctrl-C ends it)", flush=True))
     # another site's page must not reach it under a name of its own that leads to this machine
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
-    app.on_shutdown(_end_children)  # else Ctrl-C waits for them
+    app.on_shutdown(lambda: [child.kill() for child in active_children()])  # else Ctrl-C waits for them
     own = {"title": "anechoic: plan private training", "favicon": "data:,", "language": "en-US", "dark": None}
     quiet = {"reload": False, "tailwind": False, "show_welcome_message": False}
     ui.run(Page, host="127.0.0.1", port=port, show=show, **own, **quiet)

@@ -25,12 +25,7 @@ from anechoic.statement.rounding import shortened
 
 @dataclass(frozen=True)
 class WithFailureProbability:
-    """Mechanism, up to an event of probability `besides`: see docs/proofs/budget.md.
-
-    Args:
-        mechanism: not amplified.
-        besides: >= 0 and below 1 - the mechanism's delta, to which it adds.
-    """
+    """Mechanism that is not amplified, up to an event of probability `besides`: see docs/proofs/budget.md."""
 
     mechanism: Mechanism
     besides: float
@@ -107,17 +102,9 @@ def charges_of(what: Chargeable) -> list[Cost]:
 
 @dataclass(frozen=True)
 class Grant:
-    """Budget that the operator grants on one data set.
+    """Budget that the operator grants on one data set; see `BudgetBook.grant`.
 
-    Args:
-        data: name of the data set.
-        epsilon, delta: of everything together.
-        unit, adjacency: what is protected, as in `Mechanism`: of every run on these data.
-        amplified: the part (epsilon, delta) of it that is set apart for what is counted by its own (epsilon,
-            delta): amplified runs, and releases from elsewhere. The rest is for Gaussian mechanisms.
-
-    Raises:
-        ValueError: for values out of range.
+    What is not set apart by `amplified` is for Gaussian mechanisms.
     """
 
     data: str

@@ -38,15 +38,9 @@ Run = Callable[..., list[tuple[Any, ...]]]
 
 @dataclass(frozen=True)
 class RunProgress:
-    """Highest step of a run, and the opening of its state that goes on.
+    """Releases of a run that were about to be made and that its state holds, and the opening that goes on."""
 
-    Attributes:
-        opening: see `StateFile.opened_by`; "" for a run without a state.
-        begun: releases that were about to be made.
-        done: releases that the state holds, at most `begun`; none is seen before.
-    """
-
-    opening: str = ""
+    opening: str = ""  # see `StateFile.opened_by`; "" for a run without a state
     begun: int = 0
     done: int = 0
 

@@ -9,8 +9,10 @@ from anechoic._patience import patience
 from anechoic.cli.progress import naming, need, text_of
 from anechoic.runs.atomic_files import check_writable
 
-#: Candidates that a table of a plan shows.
+#: Candidates that a table of a plan shows, and options that `plan` has too.
 ROWS = 12
+_PLANNED = ["examples", "batch_size", "epochs", "steps", "epsilon", "noise_multiplier", "delta", "dimension"]
+_PLANNED += ["memory_budget", "keep", "clip_norm", "adjacency", "unit"]
 
 
 def demo(options: argparse.Namespace) -> None:
@@ -51,26 +53,14 @@ def plan(options: argparse.Namespace) -> None:
     for doubt in filter(None, (weak, odd_epsilon(options.epsilon))):
         print(f"anechoic plan: {doubt}.", file=sys.stderr)
     found = plan(
-        examples=options.examples,
-        batch_size=options.batch_size,
-        epochs=options.epochs,
-        steps=options.steps,
-        epsilon=options.epsilon,
-        noise_multiplier=options.noise_multiplier,
-        delta=options.delta,
-        dimension=options.dimension,
-        memory_budget=options.memory_budget,
+        **{name: getattr(options, name) for name in _PLANNED},
         random_sampling=not options.no_random_sampling,
         participation=promised,
         scheduler=options.schedule,
-        keep=options.keep,
         strategy=options.mechanism,
         optimizer=UpdateRule("sgd", options.momentum) if options.optimizer == "sgd" else "adam",
-        clip_norm=options.clip_norm,
-        adjacency=options.adjacency,
-        unit=options.unit,
     )
-    lines = found.lines
+    lines = list(found.lines)
     if not options.all:  # the first ones, the chosen one, and the best with independent noise
         plain = next((row for row in found.rows if family(row.mechanism.strategy) == "identity"), None)
         always = [id(row) for row in (plain, found.drawn)]
@@ -104,7 +94,7 @@ def explain(options: argparse.Namespace) -> None:
         check_writable(options.out)
     text = text_of(options.file)
     kind = EndlessMechanism if '"endless_format"' in text else Mechanism
-    with naming(options.file), patience(f"computing the guarantee of {options.file} again"):
+    with naming(options.file):
         shown = kind.from_json(text).report(options.format, out=options.out, proofs=options.proofs)
     saved = f"Saved: {options.out} (links to proofs lead to {options.proofs}; --proofs names another place)"
     print(shown.rstrip("\n") if options.out is None else saved)
@@ -119,7 +109,7 @@ def audit(options: argparse.Namespace) -> int:
         raise ValueError(f"{options.file} is a mechanism without horizon: audit one of as many steps as run.")
     if options.json is not None:
         check_writable(options.json)
-    with naming(options.file), patience(f"computing the guarantee of {options.file} again"):
+    with naming(options.file):
         mechanism = Mechanism.from_json(text)
     given = {name: getattr(options, name) for name in ("canaries", "confidence", "delta", "seed")}
     if options.training:

@@ -176,18 +176,19 @@ def _add_budget(commands: Any) -> None:
         ("cancel", "give a reservation back under which nothing was released"),
     ):
         one = budget.add_parser(what, help=said)
-        one.add_argument("book", metavar="BOOK", help="a file, or postgresql://…")
-        one.add_argument("data", metavar="DATA", nargs="?" if what == "show" else None, help="its name")
-        one.add_argument("--key-env", metavar="NAME", help="variable with the book's key, 64 hex digits")
+        add = one.add_argument
+        add("book", metavar="BOOK", help="a file, or postgresql://…")
+        add("data", metavar="DATA", nargs="?" if what == "show" else None, help="its name")
+        add("--key-env", metavar="NAME", help="variable with the book's key, 64 hex digits")
         one.set_defaults(run=do.budget)
         if what == "cancel":
-            one.add_argument("token", metavar="TOKEN", help="of the reservation, as show prints it")
+            add("token", metavar="TOKEN", help="of the reservation, as show prints it")
         if what == "grant":
-            one.add_argument("--epsilon", type=float, required=True, help="of everything together")
-            one.add_argument("--delta", type=float, required=True)
-            one.add_argument("--unit", default="example", help="what is protected (default: example)")
-            one.add_argument("--adjacency", choices=_ADJACENCIES, default="zero_out")
-            one.add_argument(
+            add("--epsilon", type=float, required=True, help="of everything together")
+            add("--delta", type=float, required=True)
+            add("--unit", default="example", help="what is protected (default: example)")
+            add("--adjacency", choices=_ADJACENCIES, default="zero_out")
+            add(
                 "--amplified",
                 type=float,
                 nargs=2,

@@ -7,14 +7,16 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
+from anechoic._patience import patience
 from anechoic.errors import AnechoicError, MismatchError
 
 
 @contextmanager
 def naming(file: Path) -> Iterator[None]:
-    """Name the file that is no mechanism, or another one than it says."""
+    """Name the file that is no mechanism, or another one than it says; say that its guarantee takes time."""
     try:
-        yield
+        with patience(f"computing the guarantee of {file} again"):
+            yield
     except MismatchError as error:
         raise MismatchError(f"{file}: {error}") from error
 

@@ -10,8 +10,6 @@ from pathlib import Path
 from anechoic._validate import byte_count
 from anechoic.statement.formats import FORMATS
 
-# -- values --------------------------------------------------------------------------------------
-
 
 def count(text: str) -> int:
     """An integer >= 1; underscores and commas may group its digits, and 1e6 is a million."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from anechoic._validate import positive_int
 from anechoic.streaming import Accumulator
+from anechoic.streaming.clock import by_step
 from anechoic.streaming.columns import Coded, coded
 from anechoic.streaming.layout import layout_of
 
@@ -60,7 +61,7 @@ def accumulated(
             continue
         steps = _steps(batch[step])
         without += int(np.count_nonzero(steps < 0))
-        for one, places in _parts(steps):
+        for one, places in by_step(steps):
             some = {name: column[places] for name, column in columns.items()} if columns else len(places)
             ids = None if units is None else units[places]
             found.setdefault(one, Accumulator(layout, one)).add(some, ids)
@@ -124,12 +125,3 @@ def _steps(column: Any) -> NDArray[np.int64]:
     if found.dtype.kind == "f":  # integers with missing ones among them
         return np.where(np.abs(found) < 2.0**53, found, -1.0).astype(np.int64)
     return found.astype(np.int64)
-
-
-def _parts(steps: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Each step from 0 on, and where its records stand."""
-    order = np.argsort(steps, kind="stable")
-    order = order[np.searchsorted(steps[order], 0) :]
-    begins = np.flatnonzero(np.diff(steps[order], prepend=-1))
-    for places in np.split(order, begins)[1:]:
-        yield int(steps[places[0]]), places

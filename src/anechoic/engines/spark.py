@@ -6,7 +6,7 @@ import math
 import os
 import time as clocks
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -106,8 +106,9 @@ class StreamSink:
         self.stream, self._time, self._over = stream, time, over
         self._delay = 0 if delay is None else round(length_of(delay, "delay") * _MICROS)
         self._columns = [name for name in dict.fromkeys([*layout.columns, unit]) if name is not None]
-        grid = round(begin * _MICROS), round(self.clock.every * _MICROS)
-        self._task = PartitionSums(stream.accumulator_spec(), unit, *grid)
+        self._start, self._every = round(begin * _MICROS), round(self.clock.every * _MICROS)
+        grid: dict[str, Any] = {"start": self._start, "every": self._every}
+        self._task = partial(partition_sums, spec=stream.accumulator_spec(), unit=unit, **grid)
 
     def __call__(self, frame: DataFrame, number: int) -> None:
         """Take a micro-batch, and end the steps that are over.
@@ -133,12 +134,12 @@ class StreamSink:
         now = round(clocks.time() * _MICROS)
         micros = F.unix_micros(_quoted(self._time)).alias(_TIME)
         chosen = frame.select(*map(_quoted, self._columns), micros)
-        rows = chosen.mapInArrow(self._task.before(now), _SENT).collect()
+        rows = chosen.mapInArrow(partial(self._task, now=now), _SENT).collect()
         sums = [Accumulator.from_bytes(row.sums, self.stream) for row in rows if row.sums is not None]
         self.stream.add_sums(sums, batch_id=(query, number))
         latest = max((row.latest for row in rows if row.latest is not None), default=_NEVER) - self._delay
         until = latest if self._over is None else math.floor(self._over(frame, number) * _MICROS)
-        self._end_before(self._task.step_of(until))
+        self._end_before((until - self._start) // self._every)
 
     def _end_before(self, closed: int) -> None:
         """End the steps below `closed` that are open."""
@@ -148,45 +149,32 @@ class StreamSink:
             self.stream.end_steps(self.clock.end_of(step) for step in group)
 
 
-@dataclass(frozen=True)
-class PartitionSums:
-    """Sums of a partition by a worker: from text and numbers, without key, noise or ledger.
+def partition_sums(
+    batches: Iterator[Any], *, spec: str, unit: str | None, start: int, every: int, now: int
+) -> Iterator[Any]:
+    """Yield accumulators of a partition as bytes, and the latest time in it.
+
+    A worker makes them from text and numbers, without key, noise or ledger.
 
     Args:
+        batches: of Arrow.
         spec: what `accumulator_spec()` gave.
         unit: column of ids.
         start, every: of steps, in microseconds.
-        now: times from here on are not asked which is the latest.
+        now: times after it are not asked which is the latest.
     """
+    latest = [_NEVER]
 
-    spec: str
-    unit: str | None
-    start: int
-    every: int
-    now: int = 0
+    def with_steps() -> Iterator[Any]:
+        for batch in _joined(batches):
+            micros = np.asarray(batch[_TIME].fill_null(_NEVER))
+            latest.append(int(micros[micros <= now].max(initial=_NEVER)))
+            yield batch.append_column(_STEP, pa.array((micros - start) // every))
 
-    def before(self, now: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
-        """The task of a partition, at that time."""
-        return PartitionSums(self.spec, self.unit, self.start, self.every, now).rows
-
-    def step_of(self, micros: Any) -> Any:
-        """Of a time, or of an array of them."""
-        return (micros - self.start) // self.every
-
-    def rows(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Accumulators of a partition as bytes, and the latest time in it."""
-        latest = [_NEVER]
-
-        def with_steps() -> Iterator[Any]:
-            for batch in _joined(batches):
-                micros = np.asarray(batch[_TIME].fill_null(_NEVER))
-                latest.append(int(micros[micros <= self.now].max(initial=_NEVER)))
-                yield batch.append_column(_STEP, pa.array(self.step_of(micros)))
-
-        made = accumulated(with_steps(), self.spec, step=_STEP, unit=self.unit)
-        sent = [*(one.to_bytes() for one in made), None]
-        times = [*[None] * len(made), max(latest)]
-        yield pa.record_batch([pa.array(sent, pa.binary()), pa.array(times, pa.int64())], ["sums", "latest"])
+    made = accumulated(with_steps(), spec, step=_STEP, unit=unit)
+    sent = [*(one.to_bytes() for one in made), None]
+    times = [*[None] * len(made), max(latest)]
+    yield pa.record_batch([pa.array(sent, pa.binary()), pa.array(times, pa.int64())], ["sums", "latest"])
 
 
 def _joined(batches: Iterator[Any]) -> Iterator[Any]:

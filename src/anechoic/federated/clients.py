@@ -65,8 +65,7 @@ class Clients:
 
     def by_digest(self, mask: NDArray[np.bool_]) -> NDArray[np.intp]:
         """Where the mask holds, in an order that depends on the ids alone, not on that of the caller."""
-        found: NDArray[np.intp] = self._order[mask[self._order]]
-        return found
+        return np.asarray(self._order[mask[self._order]])
 
 
 def listed(available: Any) -> list[Any]:

@@ -91,8 +91,7 @@ class ParticipationLedger:
     def charged(self, clients: Clients, step: int) -> NDArray[np.bool_]:
         """Mask of clients that were asked in `step` already: another time costs nothing."""
         clients.check_of(self)
-        found: NDArray[np.bool_] = self._accounts.last[clients.places] == step
-        return found
+        return np.asarray(self._accounts.last[clients.places] == step)
 
     def charge(self, clients: Clients, step: int) -> dict[bytes, bytes]:
         """Charge clients with `step`; return the entries that changed, for the state."""

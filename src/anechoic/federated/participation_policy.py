@@ -129,8 +129,7 @@ class Cohorts(ParticipationPolicy):
         return Cyclic(self.count)
 
     def turn(self, step: int, groups: Integers) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = groups == step % self.count
-        return found
+        return np.asarray(groups == step % self.count)
 
     def groups(self, digests: NDArray[np.uint64]) -> Integers:
         return (digests[:, 0] % np.uint64(self.count)).astype(np.int64)

@@ -37,6 +37,14 @@ class RunReport:
     refused: dict[str, int]
     ledger: ParticipationSummary
 
+    @classmethod
+    def of(cls, standing: RunStanding, mechanism: Mechanism, ledger: ParticipationSummary) -> RunReport:
+        """Return the report of a server in this state."""
+        # few different numbers of steps: each takes a sensitivity of its own
+        steps = min(mechanism.steps, 2 ** max(0, standing.step - 1).bit_length()) if standing.step else 0
+        spent = mechanism.epsilon(steps=steps), mechanism.delta
+        return cls(standing.step, mechanism.steps, *spent, **vars(standing.tally), ledger=ledger)
+
     def __str__(self) -> str:
         return "\n".join(f"{head:<21}{text}" for head, text in self.lines())
 
@@ -53,23 +61,6 @@ class RunReport:
             ("Rounds", f"{self.short} short"),
             ("Replies", f"{self.replies}; refused: {refused or 'none'}"),
         ]
-
-
-def report_of(standing: RunStanding, mechanism: Mechanism, ledger: ParticipationSummary) -> RunReport:
-    """Make the report of a server in this state."""
-    tally = standing.tally
-    # few different numbers of steps: each takes a sensitivity of its own
-    steps = min(mechanism.steps, 2 ** max(0, standing.step - 1).bit_length()) if standing.step else 0
-    return RunReport(
-        standing.step,
-        mechanism.steps,
-        mechanism.epsilon(steps=steps),
-        mechanism.delta,
-        tally.short,
-        tally.replies,
-        dict(tally.refused),
-        ledger,
-    )
 
 
 def statement_of_run(

@@ -22,7 +22,7 @@ from anechoic.federated.flat_parameters import Layout
 from anechoic.federated.ledger import ParticipationLedger
 from anechoic.federated.optimizers import SGD, ServerOptimizer
 from anechoic.federated.participation_policy import ParticipationPolicy
-from anechoic.federated.report import RunReport, report_of, statement_of_run
+from anechoic.federated.report import RunReport, statement_of_run
 from anechoic.federated.round import Model, OpenRound, RoundResult
 from anechoic.federated.state import RunInMemory, RunStanding, RunTally
 from anechoic.federated.store import RunStore, mechanism_in
@@ -150,8 +150,6 @@ class Server(ProcessBound):
         while self._noise.state.step < self.step:
             self._noise.next()
 
-    # -- what it is ------------------------------------------------------------------------------
-
     @property
     def step(self) -> int:
         """Releases made, which is the index of the open step."""
@@ -176,8 +174,6 @@ class Server(ProcessBound):
     def grid_bits(self) -> int:
         """What clients put their updates on the grid with: see `to_grid`."""
         return self._noise.bits
-
-    # -- a round ---------------------------------------------------------------------------------
 
     def clients(self, available: Any) -> Clients:
         """Look the clients of these ids up once: `ask` then takes milliseconds for a million of them."""
@@ -297,8 +293,6 @@ class Server(ProcessBound):
         self._state.save_model(standing)
         return update
 
-    # -- for people ------------------------------------------------------------------------------
-
     def lengths(self) -> tuple[float, float]:
         """Return (noise in the sum of all rounds, all updates of them at most): 2-norms in clip norms.
 
@@ -310,8 +304,7 @@ class Server(ProcessBound):
 
     def report(self) -> RunReport:
         """Report on a run so far, to the operator: it says who was there, which is not protected."""
-        standing = self._standing
-        return report_of(standing, self.mechanism, self._ledger.summary())
+        return RunReport.of(self._standing, self.mechanism, self._ledger.summary())
 
     def plot(self) -> Any:
         """Plot noise and epsilon over the rounds, with those released so far marked: see `Mechanism.plot`."""
@@ -321,8 +314,6 @@ class Server(ProcessBound):
         """State, as text for a privacy reviewer, what the server enforces, and the mechanism's statement."""
         run = self.report(), self.mechanism, self.policy, self.clients_per_round
         return statement_of_run(*run, durable=self.folder is not None)
-
-    # -- the rest --------------------------------------------------------------------------------
 
     def shut(self) -> None:
         """Close the state; it can be opened again."""

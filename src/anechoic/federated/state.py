@@ -15,19 +15,12 @@ from anechoic._validate import Array
 from anechoic.federated.clients import ClientId
 from anechoic.federated.optimizers import Memory
 from anechoic.keys import checked_key, new_key
-from anechoic.mechanism.rows import NoiseRows
 from anechoic.runs import digests
 
 
 @dataclass
 class RunTally:
-    """Counts of a run so far, for the report.
-
-    Attributes:
-        short: rounds that were closed without a release.
-        replies: that counted.
-        refused: replies that did not, by reason.
-    """
+    """Counts of a run so far; see `RunReport`."""
 
     short: int = 0
     replies: int = 0
@@ -39,8 +32,7 @@ class RunStanding:
     """Where a server stands between two instructions.
 
     Attributes:
-        step: releases made, which is the index of the open step.
-        attempt: rounds of the open step that were short.
+        step, attempt: releases made, and rounds of the open step that were short.
         asked: clients of the open round, or None.
         model: what is trained, float64, shape (m,).
         memory: of the server optimiser.
@@ -58,9 +50,11 @@ class RunStanding:
 
 
 class RunInMemory:
-    """State that ends with the process; `RunStore` writes files.
+    """State that ends with the process; `RunStore` writes files, by methods of these names.
 
-    Everything inside `transaction` is kept together or not at all.
+    Everything inside `transaction` is kept together or not at all. `charge` writes entries of the ledger,
+    `save_model` all else, and `save` all else but the vectors; `save_noise` is seen with the next `save`,
+    after so many releases as `rows_between` says of a memory of so many rows, and `remember` restores it.
 
     Attributes:
         key, salt: of the run.
@@ -73,35 +67,20 @@ class RunInMemory:
         self.openings = [(0, digests.new_salt())]  # two servers with one key share no noise
 
     def transaction(self) -> AbstractContextManager[None]:
-        """Begin; commit at the end, unless an error leaves it."""
         return nullcontext()
 
     def load(self) -> RunStanding | None:
-        """What was saved last, or None."""
+        """Return what was saved last, or None."""
         return None
 
-    def remember(self, noise: NoiseRows) -> None:
-        """The memory of the noise as it was saved last, at or before the step of `load`."""
-
     def entries(self) -> Mapping[bytes, bytes]:
-        """The ledger, by digest of the client."""
+        """Return the ledger, by digest of the client."""
         return {}
 
-    def charge(self, entries: Mapping[bytes, bytes]) -> None:
-        """Write entries of the ledger in the place of those before."""
-
-    def save(self, standing: RunStanding) -> None:
-        """All but the vectors and the ledger."""
-
-    def save_model(self, standing: RunStanding) -> None:
-        """All but the ledger."""
-
-    def save_noise(self, noise: NoiseRows) -> None:
-        """In the place of what was saved before; seen with the next `save`."""
-
     def rows_between(self, rows: int) -> float:
-        """Releases between two snapshots of a memory of so many rows."""
         return math.inf
 
-    def close(self) -> None:
-        """Close the state."""
+    def _keep_nothing(self, *_: Any) -> None:
+        pass
+
+    charge = save = save_model = save_noise = remember = close = _keep_nothing

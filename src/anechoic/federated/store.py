@@ -64,8 +64,6 @@ class RunStore(StateFile):
         super().__init__(folder / FILE, **how)
         self._sweep()
 
-    # -- opening -------------------------------------------------------------------------------
-
     def _admitted(self) -> int:
         found = self.held()
         if found is None:
@@ -78,8 +76,6 @@ class RunStore(StateFile):
     def steps(self) -> int:
         return self._steps
 
-    # -- transactions --------------------------------------------------------------------------
-
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         with super().transaction():
@@ -88,8 +84,6 @@ class RunStore(StateFile):
 
     def _sweep(self) -> None:
         self._vectors.sweep({name for name, _ in self._files.values()})
-
-    # -- content -------------------------------------------------------------------------------
 
     def load(self) -> RunStanding | None:
         head = self._head

@@ -151,14 +151,8 @@ clipped_update_mod = ClippedUpdate()
 def _log_failure(error: Exception) -> None:
     """Write a line to the client's own log: many may fail of one cause, and 50 tracebacks hide it."""
     last = traceback.extract_tb(error.__traceback__)[-1]
-    _log.error(
-        "training failed: %s: %s (%s, line %s); the server learns no more than that; the traceback is logged"
-        " at level DEBUG",
-        type(error).__name__,
-        error,
-        last.filename,
-        last.lineno,
-    )
+    said = f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
+    _log.error("training failed: %s; the server learns no more; the traceback is at level DEBUG", said)
     _log.debug("training failed", exc_info=error)
 
 
@@ -168,14 +162,15 @@ def _trained(message: Message, context: Context, ask: ConfigRecord, call_next: C
     content = RecordDict({name: record for name, record in message.content.items() if name != ASK})
     inner = Message(metadata=message.metadata, content=content)  # type: ignore[call-overload]
     reply = _without_state(inner, context, call_next) if ask.get("fresh") else call_next(inner, context)
+    asked: Any = ask
     vector = clipped_update(
         before,
         _new_arrays(reply),
-        clip_norm=float(ask["clip_norm"]),  # type: ignore[arg-type]
-        grid_bits=_bits(ask),
-        exclude=list(ask.get("exclude", [])),  # type: ignore[arg-type]
+        clip_norm=float(asked["clip_norm"]),
+        grid_bits=asked["grid_bits"],
+        exclude=list(asked.get("exclude", [])),
     )
-    return Message(RecordDict({UPDATE: vector_record(vector, _bits(ask))}), reply_to=message)
+    return Message(RecordDict({UPDATE: vector_record(vector, asked["grid_bits"])}), reply_to=message)
 
 
 def _without_state(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -207,13 +202,6 @@ def _new_arrays(reply: Message) -> dict[str, NDArray[Any]]:
 
 def _refused(message: Message, why: str) -> Message:
     return Message(Error(code=ErrorCode.MOD_FAILED_PRECONDITION, reason=why), reply_to=message)
-
-
-def _bits(ask: ConfigRecord) -> int:
-    value = ask.get("grid_bits")
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 62:
-        raise ValueError(f"the server asks for grid_bits={value!r}: it must be from 1 to 62.")
-    return value
 
 
 def _numpy(array: Any) -> NDArray[Any]:

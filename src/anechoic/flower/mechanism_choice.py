@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from anechoic._validate import one_of
 from anechoic.errors import MismatchError
-from anechoic.federated.compatibility import asked_per_round
-from anechoic.federated.optimizers import ServerOptimizer
 from anechoic.federated.participation_policy import ParticipationPolicy
 from anechoic.federated.planning import ROUND_CHOICES, Choice, plan_rounds
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.planning.objective import Kept
 
 
 @dataclass(frozen=True)
 class MechanismChoice:
-    """Mechanism, or arguments to plan one: those of `CorrelatedFedOpt`.
+    """Mechanism, or the name of one and what `plan_rounds` plans it from, `population` for its `clients`.
 
     Raises:
         ValueError: for neither or both of them.
@@ -26,16 +24,11 @@ class MechanismChoice:
     mechanism: Mechanism | Choice | None
     rounds: int | None
     population: int | None
-    epsilon: float | None
-    delta: float | None
-    memory_budget: float | None
-    over_selection: float
-    optimizer: ServerOptimizer | None
-    keep: Kept | float
+    plan: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        needed = {"rounds": self.rounds, "population": self.population, "epsilon": self.epsilon}
-        planned = {**needed, "delta": self.delta, "memory_budget": self.memory_budget}
+        needed = {"rounds": self.rounds, "population": self.population, "epsilon": self.plan["epsilon"]}
+        planned = {**needed, "delta": self.plan["delta"], "memory_budget": self.plan["memory_budget"]}
         given = isinstance(self.mechanism, Mechanism)
         if not given:
             one_of("mechanism", self.mechanism or "auto", ROUND_CHOICES, remedy="Or give a Mechanism.")
@@ -45,45 +38,33 @@ class MechanismChoice:
                 f" mechanism={self.mechanism!r}, {planned}."
             )
 
-    def remarks(self, policy: ParticipationPolicy, clients_per_round: int) -> Iterable[str]:
-        """Refuse rounds that the population cannot fill; yield warnings of others."""
-        if self.rounds is not None and self.population is not None:
-            asked = asked_per_round(clients_per_round, self.over_selection)
-            policy.check_supply(rounds=self.rounds, clients=self.population, per_round=asked)
+    def remarks(self, policy: ParticipationPolicy) -> Iterable[str]:
+        """Yield warnings of rounds that cannot be meant."""
         rounds = self.mechanism.steps if isinstance(self.mechanism, Mechanism) else self.rounds
         if rounds is not None and (remark := policy.remark(rounds)) is not None:
             yield remark
-        if self.delta is not None and self.population is not None and self.delta > 1 / self.population:
+        delta = self.plan["delta"]
+        if delta is not None and self.population is not None and delta > 1 / self.population:
             yield (
-                f"delta={self.delta:g} is more than 1 / population: a mechanism that publishes one client"
+                f"delta={delta:g} is more than 1 / population: a mechanism that publishes one client"
                 " whole has such a guarantee. Take one far below it"
             )
 
-    def made(
-        self, size: int, *, policy: ParticipationPolicy, clients_per_round: int, clip_norm: float, unit: str
-    ) -> Mechanism:
-        """Return the mechanism for a model of so many trained parameters.
+    def made(self, *, unit: str, **of_run: Any) -> Mechanism:
+        """Return the mechanism for a model; `of_run` are the other arguments of `plan_rounds`.
 
         Raises:
             ValueError: as `plan_rounds`.
             MismatchError: for a mechanism of another unit.
         """
-        if isinstance(self.mechanism, Mechanism):
-            if self.mechanism.unit != unit:
-                raise MismatchError(
-                    f"the mechanism protects one {self.mechanism.unit}, and this identity tells {unit}s"
-                    f" apart: calibrate it with unit={unit!r}, or take Labels(function) where one user has"
-                    " several devices, or several users share one."
-                )
-            return self.mechanism
-        names = ("rounds", "epsilon", "delta", "memory_budget", "over_selection", "optimizer", "keep")
-        return plan_rounds(
-            clients=self.population,  # type: ignore[arg-type]  # checked above, as rounds and epsilon
-            clients_per_round=clients_per_round,
-            policy=policy,
-            clip_norm=clip_norm,
-            dimension=size,
-            unit=unit,
-            mechanism=self.mechanism or "auto",
-            **{name: getattr(self, name) for name in names},
-        )
+        given = self.mechanism
+        if not isinstance(given, Mechanism):
+            both: dict[str, Any] = {"rounds": self.rounds, "clients": self.population}
+            return plan_rounds(mechanism=given or "auto", unit=unit, **both, **self.plan, **of_run)
+        if given.unit != unit:
+            raise MismatchError(
+                f"the mechanism protects one {given.unit}, and this identity tells {unit}s"
+                f" apart: calibrate it with unit={unit!r}, or take Labels(function) where one user has"
+                " several devices, or several users share one."
+            )
+        return given

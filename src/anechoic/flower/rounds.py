@@ -16,62 +16,58 @@ from anechoic.flower.records import ARRAYS, ASK, CONFIG, TRAIN, record_of, vecto
 _log = getLogger("flwr")
 
 
-class FlowerRound:
-    """Message the clients of an open round, and give their replies to the server.
+#: Clients that are there, and their messages.
+Sent = list[tuple[ClientId, Message]]
 
-    Whose reply it is follows from the message that it answers, never from its content.
+
+def messages_of(
+    asked: OpenRound,
+    places: Mapping[ClientId, int],
+    server_round: int,
+    config: Mapping[str, Any],
+    ask: Mapping[str, Any],
+) -> Sent:
+    """Return a message for every client that was asked and is there.
 
     Args:
+        asked: the round of the server.
         places: nodes at which clients are reached.
         config: for the training function.
         ask: for the mod, beside what `asked.config` says.
-
-    Attributes:
-        asked: the round of the server.
     """
+    content = RecordDict(
+        {
+            ARRAYS: record_of(asked.model),
+            CONFIG: ConfigRecord({**config, "server-round": server_round}),
+            ASK: ConfigRecord({**asked.config, **ask, "stage": TRAIN}),
+        }
+    )
+    # who was asked before a restart may be gone since
+    return [
+        (client, Message(content, places[client], MessageType.TRAIN, group_id=str(server_round)))
+        for client in asked.clients
+        if client in places
+    ]
 
-    def __init__(
-        self,
-        asked: OpenRound,
-        places: Mapping[ClientId, int],
-        server_round: int,
-        config: Mapping[str, Any],
-        ask: Mapping[str, Any],
-    ) -> None:
-        self.asked = asked
-        content = RecordDict(
-            {
-                ARRAYS: record_of(asked.model),
-                CONFIG: ConfigRecord({**config, "server-round": server_round}),
-                ASK: ConfigRecord({**asked.config, **ask, "stage": TRAIN}),
-            }
-        )
-        # who was asked before a restart may be gone since
-        self._sent = [
-            (client, Message(content, places[client], MessageType.TRAIN, group_id=str(server_round)))
-            for client in asked.clients
-            if client in places
-        ]
 
-    def messages(self) -> list[Message]:
-        """To every client that was asked and is there."""
-        return [message for _, message in self._sent]
+def add_replies(asked: OpenRound, sent: Sent, replies: Iterable[Message]) -> None:
+    """Give each reply to the server, which refuses what it must, until it has enough of them.
 
-    def take(self, replies: Iterable[Message]) -> None:
-        """Give each reply to the server, which refuses what it must, until it has enough of them."""
-        # a message has its id only once it was pushed
-        sent = {message.metadata.message_id: (client, message) for client, message in self._sent}
-        for reply in replies:
-            client, message = sent.get(reply.metadata.reply_to_message_id, (None, None))
-            if message is None or reply.metadata.src_node_id != message.metadata.dst_node_id:
-                _log.warning(
-                    "a reply was refused: it answers no message of this round (late, or nobody's); round %r",
-                    reply.metadata.group_id,
-                )
-            elif reply.has_error() and reply.error.code in SILENT:
-                _log.warning("a client did not answer (error %d)", reply.error.code)
-            else:
-                # no `round`: the message binds a reply to this round, whatever it says of itself
-                self.asked.add(client, answer_in(reply, vector_of))
-            if self.asked.full:
-                return
+    Whose reply it is follows from the message that it answers, never from its content.
+    """
+    # a message has its id only once it was pushed
+    known = {message.metadata.message_id: (client, message) for client, message in sent}
+    for reply in replies:
+        client, message = known.get(reply.metadata.reply_to_message_id, (None, None))
+        if message is None or reply.metadata.src_node_id != message.metadata.dst_node_id:
+            _log.warning(
+                "a reply was refused: it answers no message of this round (late, or nobody's); round %r",
+                reply.metadata.group_id,
+            )
+        elif reply.has_error() and reply.error.code in SILENT:
+            _log.warning("a client did not answer (error %d)", reply.error.code)
+        else:
+            # no `round`: the message binds a reply to this round, whatever it says of itself
+            asked.add(client, answer_in(reply, vector_of))
+        if asked.full:
+            return

@@ -32,7 +32,7 @@ from anechoic.flower.identity import ClientIdentity, Roll
 from anechoic.flower.log_lines import of_round, of_run, of_start
 from anechoic.flower.mechanism_choice import MechanismChoice
 from anechoic.flower.records import arrays_of, record_of
-from anechoic.flower.rounds import FlowerRound
+from anechoic.flower.rounds import Sent, add_replies, messages_of
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.planning.objective import Kept
 from anechoic.runs.state_file import Key
@@ -124,10 +124,10 @@ class CorrelatedFedOpt(Strategy):
         self.clip_norm = clip_norm
         self.server: Server | None = None
         self.stopped: str | None = None
-        self._design = MechanismChoice(
-            mechanism, rounds, population, epsilon, delta, memory_budget, over_selection, optimizer, keep
-        )
-        for remark in self._design.remarks(policy, self.clients_per_round):
+        plan: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "memory_budget": memory_budget}
+        plan |= {"keep": keep, "over_selection": over_selection, "optimizer": optimizer}
+        self._design = MechanismChoice(mechanism, rounds, population, plan)
+        for remark in self._design.remarks(policy):
             _log.warning("%s", remark)
         _check_absolute("state", state)
         if state is not None:
@@ -146,10 +146,8 @@ class CorrelatedFedOpt(Strategy):
         available = self.clients_per_round if min_available is None else min_available
         self._waiting = ClientWait(positive_int("min_available", available), patience)
         self._exchange = MessageExchange(timeout=3600.0)
-        self._round: FlowerRound | None = None
+        self._round: tuple[OpenRound, Sent] | None = None
         self._roll: Roll | None = None
-
-    # -- the server ------------------------------------------------------------------------------
 
     def open(self, initial_arrays: ArrayRecord) -> Server:
         """Make the server, or continue the one of `state`; called by the first round.
@@ -163,21 +161,15 @@ class CorrelatedFedOpt(Strategy):
         """
         if self.server is None:
             initial = arrays_of(initial_arrays)
-            self.server = Server(
-                initial,
-                mechanism=self._design.made(
-                    Layout.of(initial, self._exclude).dimension,
-                    policy=self.policy,
-                    clients_per_round=self.clients_per_round,
-                    clip_norm=self.clip_norm,
-                    unit=self.identity.unit,
-                ),
-                policy=self.policy,
-                clients_per_round=self.clients_per_round,
-                clip_norm=self.clip_norm,
-                exclude=self._exclude,
-                **self._server_options,
-            )
+            of_run: dict[str, Any] = {
+                "policy": self.policy,
+                "clients_per_round": self.clients_per_round,
+                "clip_norm": self.clip_norm,
+            }
+            size = Layout.of(initial, self._exclude).dimension
+            made = self._design.made(unit=self.identity.unit, dimension=size, **of_run)
+            options = {"exclude": self._exclude, **of_run, **self._server_options}
+            self.server = Server(initial, mechanism=made, **options)
         return self.server
 
     def close(self) -> None:
@@ -206,21 +198,12 @@ class CorrelatedFedOpt(Strategy):
             raise GuaranteeError("no round has begun: call start or open first.")
         return self.server
 
-    # -- one round -------------------------------------------------------------------------------
-
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Choose clients, charge them, and write their messages.
+        """Choose clients, charge them, and write a message for each that is there; none after all rounds.
 
-        Args:
-            server_round: as Flower counts; written into the configuration.
-            arrays: the model to begin with, in the first round. Later models are the server's own.
-            config: for the clients' training function.
-            grid: to find nodes.
-
-        Returns:
-            A message for each client that was asked and is there; none where all rounds are released.
+        `arrays` is the model to begin with, in the first round. Later models are the server's own.
 
         Raises:
             TooFewClients: where too few clients may take part, also after waiting.
@@ -231,15 +214,15 @@ class CorrelatedFedOpt(Strategy):
         asked, places = self._ask(server, partial(self.identity.places, grid, self._exchange))
         # `fresh`: a node whose user is known by a label may serve another one tomorrow
         ask = {"exclude": list(self._exclude), "fresh": self.identity.unit == "user"}
-        self._round = FlowerRound(asked, places, server_round, config, ask)
-        messages = self._round.messages()
+        sent = messages_of(asked, places, server_round, config, ask)
+        self._round = asked, sent
         _log.info(
             "configure_train: asked %s, of which %d are there%s",
             counted(len(asked.clients), "client"),
-            len(messages),
+            len(sent),
             " (a round that was not closed is repeated)" if asked.resumed else "",
         )
-        return messages
+        return [message for _, message in sent]
 
     def _ask(
         self, server: Server, look: Callable[[], Mapping[ClientId, int]]
@@ -268,17 +251,13 @@ class CorrelatedFedOpt(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Check and add up replies, and release the next model if enough clients answered.
-
-        Returns:
-            The model, or None, and None in the place of metrics, which no client sends.
-        """
+        """Check and add up replies, and release the next model if enough clients answered; else None."""
         server, opened = self._opened(), self._round
         if opened is None:
             return None, None
         self._round = None
-        opened.take(replies)
-        closed = server.close(opened.asked)
+        add_replies(*opened, replies)
+        closed = server.close(opened[0])
         for level, line in of_round(closed, self.clients_per_round, server.min_replies):
             _log.log(level, "aggregate_train: %s", line)
         if not closed.released:
@@ -300,8 +279,6 @@ class CorrelatedFedOpt(Strategy):
         known = [f"Policy: {self.policy!r}", self.identity.sentence]
         for line in known if self.server is None else of_run(self.server, self.identity):
             _log.info("\t├──> %s", line)
-
-    # -- the run ---------------------------------------------------------------------------------
 
     def start(
         self,

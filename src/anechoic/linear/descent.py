@@ -44,15 +44,8 @@ class FitRequest:
     """Arguments of a fit's plan.
 
     Attributes:
-        epsilon, delta: the guarantee wanted.
-        clip_norm: of one unit's gradient.
-        mechanism: "auto", a class of strategies, or a mechanism or plan with a grid.
-        sampling: "auto", or as `plan` takes it.
-        batch_size: units a step, or "auto".
-        steps: n.
-        units: N.
-        dimension: entries of the model.
-        adjacency, unit: of the mechanism.
+        mechanism, sampling, batch_size: "auto", or what an estimator takes.
+        units, dimension: N, and entries of the model.
         slower: factor of the rate, > 0.
         curvature: bound on the second derivative of the loss by the scores.
         flatter: whether residuals are at most 1, so that a clip norm below 1 makes the loss less curved.
@@ -179,21 +172,16 @@ def planned(asked: FitRequest) -> DescentPlan:
     size = size_of(asked)
     whole = size == asked.units  # nothing can be drawn: a fixed order needs no secret
     sampling = None if isinstance(asked.sampling, str) and asked.sampling == "auto" else asked.sampling
+    names = ("steps", "epsilon", "delta", "dimension", "clip_norm", "adjacency", "unit")
     found = plan(
         examples=asked.units,
         batch_size=size,
-        steps=asked.steps,
-        epsilon=asked.epsilon,
-        delta=asked.delta,
-        dimension=asked.dimension,
         random_sampling=not whole,
         optimizer=asked.update,
         strategy=given,  # type: ignore[arg-type]
         keep="last",
         sampling=sampling,
-        clip_norm=asked.clip_norm,
-        adjacency=asked.adjacency,
-        unit=asked.unit,
+        **{name: getattr(asked, name) for name in names},
     )
     found = on_finest_grid(found, asked.dimension, asked.epsilon, MOST, _FEWER)
     advice = advice_for(found.chosen, asked.update)

@@ -89,8 +89,6 @@ class PrivateLinear(FittedAttributes, BaseEstimator):
     random_state: Any = None
     book: BudgetBook | None = None
 
-    # -- before the fit ------------------------------------------------------------------------
-
     def _checked(self, features: Any, targets: Any, **more: Any) -> tuple[Array, Any]:
         if issparse(features):
             raise TypeError(
@@ -160,8 +158,6 @@ class PrivateLinear(FittedAttributes, BaseEstimator):
             bounds = checked_bounds("feature_bounds", bounds, features)
         return FeatureScale(features, bounds, bool(self.fit_intercept))
 
-    # -- the fit -------------------------------------------------------------------------------
-
     def _descended(
         self, asked: FitRequest, problem: FitProblem, outputs: int, units: Units | None
     ) -> tuple[Array, DescentPlan, FitKeys]:
@@ -216,8 +212,6 @@ class PrivateLinear(FittedAttributes, BaseEstimator):
             if state.get("book") is not None:
                 state["book"] = repr(state["book"])  # neither key nor password; the next fit is refused
         return state
-
-    # -- after it ------------------------------------------------------------------------------
 
     def _released(self, mechanism: Mechanism, keys: FitKeys, *caveats: str) -> None:
         self.mechanism_, self.delta_ = mechanism, mechanism.delta

@@ -141,16 +141,12 @@ class Ridge(PrivateRegressor):
     Args:
         alpha: of the penalty alpha / 2 |w|^2 beside the sum of half the squared residuals, >= 0, on scaled
             features and targets.
-        epsilon: > 0.
-        delta: in (0, 1); None for 1 / (100 N), with N rows or units.
-        feature_bounds: public (lowest, highest), numbers or arrays of shape (d,): features are clipped to
-            them and scaled. None for features that are scaled already, to about [-1, 1].
         target_bounds: public (lowest, highest): targets are clipped to them and scaled to [-1, 1]. None for
             targets of about that size.
         solver: "descent", "moments" (which needs both bounds), or "auto".
         clip_norm: of one row's gradient, where a row with bounds has norm 1 at most; "auto" as there.
-        fit_intercept, max_iter, batch_size, mechanism, sampling, adjacency, unit, random_state, book: see
-            `LogisticRegression`.
+        epsilon, delta, feature_bounds, fit_intercept, max_iter, batch_size, mechanism, sampling, adjacency,
+            unit, random_state, book: see `LogisticRegression`.
 
     Attributes:
         coef_, intercept_: shape (d,), and a number, for features and targets as given.

@@ -45,10 +45,20 @@ class LockedFile:
         )
         try:
             path.parent.stat()  # filelock would make it
-            self._acquire()
+            self._lock.acquire()
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
             sync_folder(path.parent)
             self.place = _place_of(path)
+        except Timeout as error:
+            raise GuaranteeError(
+                f"state file {path} is open in another process: two processes that go on with one run"
+                " would use the same rows of noise. Wait until the other one has ended, or end it."
+            ) from error
+        except NotImplementedError as error:
+            raise GuaranteeError(
+                f"state file {path} cannot be locked ({error}), so two processes could go on with one"
+                " run unseen: give it a place on a local file system, as PrivacyEngine(journal=…) does."
+            ) from error
         except OSError as error:
             self.close()
             raise CheckpointError(
@@ -56,20 +66,6 @@ class LockedFile:
                 " one, in a folder that is there and in which you may write."
             ) from error
         _OPEN[path] = self
-
-    def _acquire(self) -> None:
-        try:
-            self._lock.acquire()
-        except Timeout as error:
-            raise GuaranteeError(
-                f"state file {self.path} is open in another process: two processes that go on with one run"
-                " would use the same rows of noise. Wait until the other one has ended, or end it."
-            ) from error
-        except NotImplementedError as error:
-            raise GuaranteeError(
-                f"state file {self.path} cannot be locked ({error}), so two processes could go on with one"
-                " run unseen: give it a place on a local file system, as PrivacyEngine(journal=…) does."
-            ) from error
 
     def check(self) -> None:
         """Refuse to go on where another file, or none, is at the path."""

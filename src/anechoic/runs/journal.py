@@ -37,8 +37,6 @@ class JournalMark:
     """Length of a journal when a checkpoint was written: no less may be found when it is read.
 
     Attributes:
-        identity: whose releases.
-        name, path: of its file, without and with the folder.
         end: position of the next release.
         head: a digest of which file it was, and of the releases in it.
     """
@@ -52,13 +50,7 @@ class JournalMark:
 
 @dataclass(frozen=True)
 class JournalContent:
-    """Content of a journal.
-
-    Attributes:
-        identity, fingerprint: of the run and of its mechanism.
-        first: position of the first release recorded.
-        digests: of releases first, first + 1, ….
-    """
+    """Content of a journal: of which run and mechanism, and the digests of releases first, first + 1, …"""
 
     identity: str
     fingerprint: str
@@ -162,8 +154,6 @@ class Journal(StateFile):
             found._check(position, mark)
             return found
 
-    # -- what it holds ---------------------------------------------------------------------------
-
     @property
     def first(self) -> int:
         """Position of the first release recorded."""
@@ -186,8 +176,6 @@ class Journal(StateFile):
                 self._count()
             run, head = json.loads(self.identity)["run"], self._head(self.chain)
             return JournalMark(run, self.path.name, str(self.path), self.end, head)
-
-    # -- releases --------------------------------------------------------------------------------
 
     def digest(self, parts: Iterable[Any]) -> str:
         """Return the digest of a release for `record`; see `digest_of`."""
@@ -243,8 +231,6 @@ class Journal(StateFile):
             sync_folder(self.path.parent)
         link.unlink(missing_ok=True)
         return target if target.exists() else self.path
-
-    # -- inside ----------------------------------------------------------------------------------
 
     def _count(self) -> None:
         if self._database.waits:  # what a power cut may take back is not counted

@@ -103,8 +103,6 @@ class ReleaseLedger(NonPicklable):
         self._micro_batch: int | None = None
         self._micro_batch_fixed = self._opened = False
 
-    # -- keys and position ---------------------------------------------------------------------
-
     def start(self, noise_key: bytes, releases: int = 0) -> None:
         """Start under `noise_key` with `releases` made already."""
         self._key_hash, self.releases = _hash(noise_key), releases
@@ -141,8 +139,6 @@ class ReleaseLedger(NonPicklable):
         """Fix the micro-batch size from here on: sums of other parts round differently."""
         if micro_batch >= 0:
             self._micro_batch, self._micro_batch_fixed, self._opened = micro_batch or None, True, True
-
-    # -- the loader's side ---------------------------------------------------------------------
 
     def open(self, micro_batch: int | None = None) -> int:
         """Begin an iteration and return its turn; earlier iterators become stale.
@@ -226,8 +222,6 @@ class ReleaseLedger(NonPicklable):
             self.begun = True
         self.around.deliver(delivery)
         self._delivery = delivery
-
-    # -- the optimizer's side ------------------------------------------------------------------
 
     def due(self) -> Delivery:
         """Return the batch that the next optimizer.step() is for."""

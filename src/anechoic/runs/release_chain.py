@@ -12,7 +12,7 @@ from typing import Any
 
 from anechoic.errors import CheckpointError
 from anechoic.runs.database import PATIENCE, source_of
-from anechoic.runs.settings_check import FORMAT, FileKind
+from anechoic.runs.settings_check import FORMAT
 
 #: Rows of the table, in order.
 ROWS = "SELECT step, time, row FROM releases ORDER BY step"
@@ -32,7 +32,7 @@ class ReleaseChain:
         link: of the last one in the chain.
     """
 
-    def __init__(self, of: FileKind, path: Path, meta: Mapping[str, Any]) -> None:
+    def __init__(self, of: Any, path: Path, meta: Mapping[str, Any]) -> None:
         self._of, self._path = of, path
         self.first = self.made = int(meta.get("first", 0))
         self._end = meta.get("link")
@@ -81,7 +81,7 @@ def begun(path: Path) -> bool:
 
 @contextmanager
 def reading(
-    path: str | os.PathLike[str], of: FileKind, *, still: bool = False
+    path: str | os.PathLike[str], of: Any, *, still: bool = False
 ) -> Iterator[tuple[dict[str, Any], ReleaseChain, Iterator[tuple[str, bytes]]]]:
     """Read settings, release chain, and time and content of each release from the file at `path`.
 

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from anechoic.errors import CheckpointError, MismatchError, ReplayError
 
@@ -25,16 +25,7 @@ _ADOPT = (
 )
 
 
-class FileKind(Protocol):
-    """Kind of state file; see `StateFile`."""
-
-    KIND: str
-    SHOWN: tuple[str, ...]
-    NEW_RUN: str
-    OTHERWISE: str
-
-
-def check_meta(of: FileKind, path: Path, said: Mapping[str, Any], wanted: Mapping[str, str]) -> None:
+def check_meta(of: Any, path: Path, said: Mapping[str, Any], wanted: Mapping[str, str]) -> None:
     """Refuse a file that is not this run's.
 
     Args:
@@ -51,7 +42,7 @@ def check_meta(of: FileKind, path: Path, said: Mapping[str, Any], wanted: Mappin
         raise MismatchError(f"state file {path} belongs to another {of.KIND}: {what}. {of.OTHERWISE}")
 
 
-def check_newest(of: FileKind, path: Path, said: Mapping[str, Any], place: str, changed: float) -> None:
+def check_newest(of: Any, path: Path, said: Mapping[str, Any], place: str, changed: float) -> None:
     """Refuse a file that was copied or put back, or whose last commits are missing.
 
     Args:

@@ -162,8 +162,6 @@ class StateFile:
         """Return the first row of noise that the next release needs, of a file that may go on."""
         return self.made
 
-    # -- opening -------------------------------------------------------------------------------
-
     def _open(self, identity: str, shown: dict[str, str], key: bytes | None) -> None:
         changed = self._last_change()  # before SQLite touches the log
         fresh = not self._database.run("SELECT count(*) FROM sqlite_master")[0][0]
@@ -257,8 +255,6 @@ class StateFile:
             self._read(said, key)
             self._seal()
 
-    # -- transactions --------------------------------------------------------------------------
-
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """Commit all changes inside, or none.
@@ -314,8 +310,6 @@ class StateFile:
         digests = (table.digest for table in self.tables.values())
         parts = (self.chain.link, repr(self._openings).encode(), self._saved, *digests)
         return hmac.digest(secret, digest_of_parts("all", *parts), "sha256")
-
-    # -- content -------------------------------------------------------------------------------
 
     def append(self, step: int, time: str | float | None, row: bytes) -> None:
         """Append the next release, or a digest of it."""

@@ -33,11 +33,7 @@ NO_CATEGORY = "without a category"
 
 
 class AddedRecords:
-    """A mark of the records of one accumulator, shared by all that it is merged into.
-
-    Attributes:
-        taken: whether a stream has added them.
-    """
+    """A mark of the records of one accumulator, shared by all that it is merged into: whether they count."""
 
     used = False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
@@ -132,6 +132,15 @@ class Clock:
     def length(self) -> float:
         """Return the length of a step in seconds, of months roughly."""
         return self.every * {"s": 1.0, "D": _DAY, "M": 30.4 * _DAY}[self.unit]
+
+
+def by_step(steps: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Yield each step from 0 on, and where its records stand."""
+    order = np.argsort(steps, kind="stable")
+    order = order[np.searchsorted(steps[order], 0) :]
+    begins = np.flatnonzero(np.diff(steps[order], prepend=-1))
+    for places in np.split(order, begins)[1:]:
+        yield int(steps[places[0]]), places
 
 
 def iso(seconds: float) -> str:

@@ -85,6 +85,10 @@ def _listed(text: str) -> tuple[str, list[str]]:
     return match[1], next(csv.reader([match[2]]))
 
 
+#: Options that a `Stream` has too.
+_OF_STREAM = ("epsilon", "delta", "horizon", "per_step", "unit", "state", "adopt")
+
+
 def stream_file(options: Any) -> None:
     """Run the command with parsed options; see `anechoic stream --help`."""
     statistics = statistics_of(options)
@@ -103,14 +107,8 @@ def stream_file(options: Any) -> None:
         statistics,
         by=None if options.by is None else _listed(options.by),
         over=Running() if options.over is None else SlidingWindow(options.over),
-        epsilon=options.epsilon,
-        delta=options.delta,
-        horizon=options.horizon,
         participation=participation,
-        per_step=options.per_step,
-        unit=options.unit,
-        state=options.state,
-        adopt=options.adopt,
+        **{name: getattr(options, name) for name in _OF_STREAM},
         setting=_setting(options, clock),
         book=book_of(options),
     ) as stream:

@@ -44,8 +44,8 @@ def factors(mechanism: Mechanism, over: Window, level: float, contrasts: int) ->
         """For any Gaussian number: probabilities add up."""
         return float(-ndtri(miss_of(miss, step, steps) / 2))
 
-    place = order_of(REPEATS, 1 - miss)
-    if steps > SIMULATED_UP_TO or place is None:
+    place = int(binom.ppf(1 - _FAILURE, REPEATS, 1 - miss))  # bounds the quantile, but for _FAILURE
+    if steps > SIMULATED_UP_TO or place >= REPEATS:
         return union
     one = min(union(0), float(np.sort(largest_entries(mechanism, over, REPEATS))[place]))
     return lambda step: one
@@ -59,12 +59,6 @@ def miss_of(miss: float, step: int, steps: int) -> float:
     block = (step + 1).bit_length() - 1
     share: float = 6 / (math.pi * (block + 1)) ** 2 / 2**block
     return miss * share
-
-
-def order_of(count: int, level: float) -> int | None:
-    """Return the index of the order statistic of `count` draws that bounds the quantile, but for _FAILURE."""
-    place = int(binom.ppf(1 - _FAILURE, count, level))
-    return place if place < count else None
 
 
 def largest_entries(mechanism: Mechanism, over: Window, repeats: int) -> Array:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic.streaming.accumulator import Accumulator
-from anechoic.streaming.clock import Clock
+from anechoic.streaming.clock import Clock, by_step
 from anechoic.streaming.stream import Stream
 
 #: Why records are in no release so far that may be in one, or were in one before.
@@ -78,11 +78,8 @@ class PendingSteps:
         late = ~out & (steps < self._stream.step)
         self._left_out[LATE] += int(np.count_nonzero(late))
         out |= late
-        order = np.argsort(steps, kind="stable")
-        order = order[~out[order]]
-        begins = np.flatnonzero(np.diff(steps[order], prepend=-1))
-        for places in np.split(order, begins)[1:]:
-            self._collect(int(steps[places[0]]), columns, places)
+        for step, places in by_step(np.where(out, -1, steps)):
+            self._collect(step, columns, places)
 
     def _collect(self, step: int, columns: Columns, places: NDArray[np.int64]) -> None:
         values = {name: column[places] for name, column in columns.values.items()}

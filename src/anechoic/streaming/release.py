@@ -168,14 +168,9 @@ def checked_target(path: Path) -> Path:
 
 
 def write_releases(path: Path, releases: Iterable[Release]) -> None:
-    """Write all releases as a table: .csv, .jsonl or .parquet, by the file's name.
-
-    Raises:
-        ImportError: for Parquet without Polars.
-        ValueError: for another kind of file.
-    """
+    """Write all releases as a table, by the name of a file that `checked_target` has passed."""
     rows = rows_of(releases)
-    if checked_target(path).suffix == ".parquet":
+    if path.suffix == ".parquet":
         import polars
 
         polars.DataFrame(list(rows), schema=HEAD, orient="row", infer_schema_length=None).write_parquet(path)

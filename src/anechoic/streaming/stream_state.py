@@ -142,8 +142,10 @@ class InMemory:
         """Return where the stream stood when it was saved last, and restore its noise; or None."""
         return None
 
-    def save(self, standing: StreamState, noise: NoiseRows) -> None:
-        """Keep it in the place of what was saved before. In memory the stream's own objects are it."""
+    def save(self, *_: Any) -> None:
+        """Keep where the stream stands, and its noise. In memory the stream's own objects are it."""
+
+    close = save
 
     def step_of_batch(self, batch_id: str) -> int | None:
         """Return the step into which a batch went, or None."""
@@ -160,9 +162,6 @@ class InMemory:
     def published(self, step: int) -> tuple[str | float | None, bytes]:
         """Return the time and the noisy row of a step that was made."""
         return self._rows[step]
-
-    def close(self) -> None:
-        """Give everything back."""
 
 
 def checked_time(before: str | float | None, time: Any) -> str | float | None:

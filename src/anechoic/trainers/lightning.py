@@ -79,8 +79,6 @@ class PrivateStrategy(TrainerAdapter, SingleDeviceStrategy):
         module: Any = self.lightning_module
         return module.trainer
 
-    # -- how a run begins ----------------------------------------------------------------------------
-
     def connect(self, model: Any) -> None:
         """Check all settings before fit(), and filter the module's logs."""
         super().connect(model)
@@ -135,8 +133,6 @@ class PrivateStrategy(TrainerAdapter, SingleDeviceStrategy):
         finally:
             module.trainer = trainer
         self.optimizers: Any = [self._run.optimizer]
-
-    # -- one step ------------------------------------------------------------------------------------
 
     def on_train_start(self) -> None:
         """Stop a run that was resumed at its budget."""
@@ -196,8 +192,6 @@ class PrivateStrategy(TrainerAdapter, SingleDeviceStrategy):
         if self._logs and every and (not go_on or run.engine.releases % every == 0):
             self._logs.tell(run.logs())
         return output
-
-    # -- files ---------------------------------------------------------------------------------------
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
         """Save Lightning's checkpoint after its keys, so that a killed process leaves a pair."""

@@ -100,11 +100,6 @@ class TrainerRun:
         engine: what made the run private.
         module, optimizer, batches: private.
         last: the release after which training stops.
-
-    Raises:
-        CheckpointError: if `resume` has no keys.
-        MismatchError: if `steps` are not those of the run to go on from, or of a Mechanism in `privacy`.
-        ValueError: if not even one step keeps within stop_at_epsilon.
     """
 
     def __init__(
@@ -168,8 +163,6 @@ class TrainerRun:
             )
         return last
 
-    # -- one step --------------------------------------------------------------------------------
-
     def parts(self, batch: Any) -> Iterator[Any]:
         """Yield the parts of a logical batch, each to be put through `module` and backward().
 
@@ -200,8 +193,6 @@ class TrainerRun:
             self._noise += variance * count
             self._spread += variance**2 * 2 * count
         return made < self.last
-
-    # -- what is said ------------------------------------------------------------------------------
 
     @cached_property
     def _variances(self) -> NDArray[np.float64]:
@@ -236,8 +227,6 @@ class TrainerRun:
             f"{whole.report()}\n\nReleases so far: {engine.releases} of {self.mechanism.steps}, epsilon ="
             f" {engine.get_epsilon(self.delta):.4g} at delta = {self.delta:.3g}."
         )
-
-    # -- files -------------------------------------------------------------------------------------
 
     def save(self, checkpoint: str, **extra: Any) -> None:
         """Save the private file of a trainer's checkpoint.

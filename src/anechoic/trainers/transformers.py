@@ -73,8 +73,6 @@ class PrivateTrainer(TrainerAdapter, Trainer):
         self._train_batch_size = self.args.train_batch_size
         self.add_callback(_StepCallback(self))
 
-    # -- where the Trainer makes its parts -----------------------------------------------------------
-
     def _inner_training_loop(self, *arguments: Any, **keywords: Any) -> Any:
         self._check_first()
         self._resume = keywords.get("resume_from_checkpoint")
@@ -124,8 +122,6 @@ class PrivateTrainer(TrainerAdapter, Trainer):
         """bf16 around model and loss, in evaluation too; a cache would keep tensors of other rows."""
         kind, on = self.args.device.type, self.args.bf16
         return torch.autocast(kind, dtype=torch.bfloat16, enabled=on, cache_enabled=False)
-
-    # -- one step ------------------------------------------------------------------------------------
 
     def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: Any) -> Any:
         """Return one logical batch; its tokens are not counted."""
@@ -180,8 +176,6 @@ class PrivateTrainer(TrainerAdapter, Trainer):
         output = super()._finalize_training(*arguments, **keywords)
         metrics = {name: value for name, value in output.metrics.items() if name not in UNNOISED}
         return output._replace(training_loss=math.nan, metrics=metrics | self._begun.logs())
-
-    # -- files ---------------------------------------------------------------------------------------
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)

@@ -5,7 +5,6 @@ import pytest
 
 from anechoic.accounting.balls_in_bins.bound import BinsBound, bins_gram
 from anechoic.accounting.balls_in_bins.mixture import Mixture
-from anechoic.errors import UnsupportedError
 from anechoic.losses.dispatch import error
 from anechoic.optimize import balls_in_bins, banded_toeplitz
 from anechoic.optimize.bins.balls_in_bins import _Knots
@@ -79,23 +78,13 @@ def noise_times_error(workload, strategy, bins, epsilon, delta):
 @pytest.mark.slow
 def test_tuning_for_the_bins_gains():
     """Against the optimum without amplification, judged on samples that the optimiser never saw."""
-    n, bins, epsilon, delta = 120, 12, 1.0, 1e-4
-    workload = prefix_sum(n)
-    found = balls_in_bins(
-        workload,
-        bins=bins,
-        epsilon=epsilon,
-        delta=delta,
-        bands=12,
-        accounting="verified",
-        samples=600,
-        rounds=2,
-    )
+    workload, setting = prefix_sum(120), {"bins": 12, "epsilon": 1.0, "delta": 1e-4}
+    found = balls_in_bins(workload, bands=12, accounting="verified", samples=600, rounds=2, **setting)
     assert found.strategy.structure.nonnegative
-    reached = noise_times_error(workload, found.strategy, bins, epsilon, delta)
+    reached = noise_times_error(workload, found.strategy, **setting)
     assert found.loss == pytest.approx(reached, rel=0.02)
     plain = banded_toeplitz(workload, bands=12).strategy
-    assert reached < 0.97 * noise_times_error(workload, plain, bins, epsilon, delta)
+    assert reached < 0.97 * noise_times_error(workload, plain, **setting)
 
 
 @pytest.mark.parametrize("accounting", ["deterministic", "verified"])
@@ -116,17 +105,8 @@ def test_what_independent_noise_does_better_is_left_to_it(accounting):
 @pytest.mark.slow
 def test_the_published_multi_epoch_setting():
     """arXiv 2601.22334: n = 3900, b = 390, epsilon = 1; its best there is BSR with 64 bands, 29.34."""
-    found = balls_in_bins(
-        prefix_sum(3900),
-        bins=390,
-        epsilon=1.0,
-        delta=1e-5,
-        bands=200,
-        accounting="verified",
-        samples=1500,
-        rounds=2,
-    )
-    assert found.loss < 29.0
+    setting = {"bins": 390, "epsilon": 1.0, "delta": 1e-5, "bands": 200, "samples": 1500, "rounds": 2}
+    assert balls_in_bins(prefix_sum(3900), accounting="verified", **setting).loss < 29.0
 
 
 @pytest.mark.parametrize(
@@ -142,21 +122,10 @@ def test_the_published_multi_epoch_setting():
         ({"samples": 10}, "samples=10"),
         ({"rounds": 0}, "rounds=0"),
         ({"loss": "median"}, "median"),
+        ({"workload": scheduled(prefix_sum(20), np.linspace(1, 2, 20)), "loss": "max"}, "learning rates"),
     ],
 )
 def test_refusals(change, message):
-    good = {"bins": 5, "epsilon": 1.0, "delta": 1e-3, "bands": 4}
+    good = {"workload": prefix_sum(20), "bins": 5, "epsilon": 1.0, "delta": 1e-3, "bands": 4}
     with pytest.raises(ValueError, match=message):
-        balls_in_bins(prefix_sum(20), **{**good, **change})
-
-
-def test_the_largest_error_with_learning_rates_is_refused():
-    with pytest.raises(UnsupportedError, match="learning rates"):
-        balls_in_bins(
-            scheduled(prefix_sum(20), np.linspace(1, 2, 20)),
-            bins=5,
-            epsilon=1.0,
-            delta=1e-3,
-            bands=4,
-            loss="max",
-        )
+        balls_in_bins(**{**good, **change})

@@ -5,19 +5,17 @@ from importlib import import_module
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize
 
 from anechoic import workloads
 from anechoic.algebra import banded as algebra
-from anechoic.errors import UnsupportedError
 from anechoic.losses.dispatch import loss
 from anechoic.losses.norms import row_weights
 from anechoic.optimize import banded, banded_toeplitz
 from anechoic.participation import Cyclic, FullBatch, MinSep, Single
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import ColumnNormalized
-from tests.marks import each_once, each_pair, every_other
-from tests.optimize.columns.banded_cases import SCHEMAS, WORKLOADS, free_columns, unit
+from tests.marks import each_once, every_other
+from tests.optimize.columns.banded_cases import SCHEMAS, free_columns, unit
 
 objectives = import_module("anechoic.optimize.columns.objective")
 searches = import_module("anechoic.optimize.columns.search")
@@ -44,36 +42,6 @@ def test_all_bands_give_the_dense_max_optimum(n, best):
     assert 0 <= found.gap < 3e-5 and found.gradient is None
 
 
-@pytest.mark.parametrize(
-    ("kind", "schema", "name"),
-    each_pair(["rms", [1.0, 0.0, 2.0, 1.0, 3.0, 0.5, 1.0, 1.0]], [Single(), Cyclic(3)], WORKLOADS),
-)
-@pytest.mark.few(1)
-def test_optimum_by_another_solver(name, schema, kind):
-    n, bands = 8, 3
-    workload = WORKLOADS[name](n)
-    a, weights = workload.to_dense(), row_weights(kind, n)
-    rows, columns = np.nonzero(np.tril(np.ones((n, n))) * (np.subtract.outer(range(n), range(n)) < bands))
-    patterns = list(schema.patterns(n))
-
-    def squared_loss(entries):
-        c = np.zeros((n, n))
-        c[rows, columns] = entries
-        norms = np.square(c).sum(axis=0)
-        if min(abs(c.diagonal())) < 1e-9:
-            return 1e9
-        b = a @ np.linalg.inv(
-            c / np.sqrt([next(norms[list(p)].sum() for p in patterns if t in p) for t in range(n)])
-        )
-        return float(weights @ np.square(b).sum(axis=1))
-
-    other = minimize(squared_loss, (rows == columns) + 0.3, method="BFGS", options={"gtol": 1e-7})
-    found = banded(workload, bands=bands, participation=schema, loss=kind)
-    # a step without weight keeps 1e-7 of the mean one
-    assert found.loss == pytest.approx(math.sqrt(other.fun), rel=2e-6 if isinstance(kind, str) else 1e-5)
-    assert sensitivity(found.strategy, schema).exact
-
-
 def test_bands_below_the_dense_size_use_either_objective(monkeypatch):
     workload = workloads.momentum(61, 0.5)
     blocks = banded(workload, bands=5)
@@ -81,17 +49,6 @@ def test_bands_below_the_dense_size_use_either_objective(monkeypatch):
     monkeypatch.setattr(objectives, "recursion_columns", lambda workload: None)
     dense = banded(workload, bands=5)
     assert dense.loss == pytest.approx(blocks.loss, rel=1e-9)
-
-
-@pytest.mark.parametrize(("n", "bands"), [(300, 1), (300, 8), (500, 16)])
-def test_free_columns_gain_over_column_normalised_toeplitz(n, bands):
-    workload = workloads.prefix_sum(n)
-    start = banded_toeplitz(workload, bands=bands).strategy
-    found = banded(workload, bands=bands)
-    assert found.loss <= loss(workload, ColumnNormalized(start), Single()) * (1 - (bands > 1) * 1e-4)
-    assert found.lower_bound <= found.loss < (1 + 3e-5) * found.lower_bound
-    assert found.bound_covers == f"strategies of {bands} band{'s' * (bands > 1)}"
-    assert found.strategy.largest_column_norm() == pytest.approx(1.0)
 
 
 def test_one_band_by_hand():
@@ -225,13 +182,6 @@ def test_a_step_out_of_range_is_sent_back():
     exploding = algebra.inside(np.tile([1.0, 1e3], (n, 1)))
     found = search._whole(exploding, searches.weighted(row_weights("rms", n)), 5, 1e-6)
     np.testing.assert_allclose(found, unit(exploding))
-
-
-def test_workloads_that_are_refused():
-    with pytest.raises(ValueError, match="must be a Workload"):
-        banded(np.ones(3), bands=2)
-    with pytest.raises(UnsupportedError, match="is no recursion of few bands"):
-        banded(workloads.sliding_window(5000, 100), bands=2)
 
 
 @pytest.mark.slow

@@ -48,43 +48,6 @@ def test_entries_between_participations_vanish():
     assert np.allclose(sums, 1.0, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["rms", "max"])
-@pytest.mark.slow
-def test_no_factorisation_found_by_brute_force_is_better(kind):
-    """n = 4, b = 2: SLSQP over every C; sens^2 = max_pi M[t,t] + M[t',t'] + 2 |M[t,t']| exact at k = 2."""
-    n = 4
-    a = np.tril(np.ones((n, n)))
-    lower = np.tril_indices(n)
-
-    def gram(x):
-        c = np.zeros((n, n))
-        c[lower] = x[: len(lower[0])]
-        return c.T @ c
-
-    def constraints(x):
-        m = gram(x)
-        limits = [1 - m[t, t] - m[t + 2, t + 2] - 2 * s * m[t, t + 2] for t in (0, 1) for s in (1, -1)]
-        if kind == "max":
-            limits += list(x[-1] - np.diag(a @ np.linalg.inv(m) @ a.T))
-        return np.array(limits)
-
-    def objective(x):
-        return x[-1] if kind == "max" else np.trace(a @ np.linalg.inv(gram(x)) @ a.T) / n
-
-    rng = np.random.default_rng(0)
-    found = []
-    for _ in range(8):
-        begin = 0.5 * np.eye(n)[lower] + 0.1 * rng.standard_normal(len(lower[0]))
-        x0 = np.append(begin, 20.0)
-        result = minimize(
-            objective, x0, method="SLSQP", constraints={"type": "ineq", "fun": constraints}, tol=1e-12
-        )
-        if constraints(result.x).min() > -1e-8:
-            found.append(np.sqrt(objective(result.x)))
-    best = checked(workloads.prefix_sum(n), Cyclic(2), kind, gap=1e-6)
-    assert min(found) == pytest.approx(best.loss, rel=2e-5)
-
-
 @settings(max_examples=8)
 @given(seed=st.integers(0, 10**6), n=st.integers(2, 10), period=st.integers(1, 6))
 @pytest.mark.slow

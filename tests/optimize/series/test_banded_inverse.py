@@ -11,10 +11,10 @@ from anechoic.errors import UnsupportedError
 from anechoic.losses.dispatch import loss
 from anechoic.losses.norms import row_weights
 from anechoic.optimize import banded_inverse
-from anechoic.participation import Cyclic, FullBatch, MinSep, Single
+from anechoic.participation import MinSep, Single
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import BandedInverse, Identity
-from tests.marks import each_pair, in_turn
+from tests.marks import in_turn
 
 module = import_module("anechoic.optimize.series.banded_inverse_objective")
 optimiser = import_module("anechoic.optimize.series.banded_inverse")
@@ -56,41 +56,6 @@ def test_the_squared_error_is_a_quadratic_form(name, kind, monkeypatch):
     np.testing.assert_array_equal(form, form.T)
 
 
-COMBS = [
-    (40, 5, 40, 1),
-    (40, 5, 10, 4),
-    (43, 7, 10, 5),
-    (43, 7, 10, 3),
-    (43, 3, 1, 43),
-    (7, 7, 3, 2),
-    (43, 2, 42, 2),
-]
-
-
-@in_turn("falling", [False, True])
-@in_turn("kind", ["rms", "max", "weights"])
-@pytest.mark.parametrize(("n", "bands", "separation", "count"), COMBS)
-@in_turn("fft_from", [1, 10**9])
-@pytest.mark.few(4)
-def test_gradient(n, bands, separation, count, kind, falling, fft_from, monkeypatch):
-    monkeypatch.setattr(module, "FFT_FROM", fft_from)
-    workload = workloads.momentum(n, 0.5, weight_decay=0.1)
-    wanted = weights(n) if kind == "weights" else kind
-    objective = module.BandedInverseObjective(workload, bands, (separation, count), wanted)
-    objective.falling = falling
-    inverse = np.append(1.0, 0.2 * np.random.default_rng(bands).standard_normal(bands - 1))
-    value, gradient = objective(inverse)
-    steps = 1e-6 * np.eye(bands)
-    differences = [(objective(inverse + step)[0] - objective(inverse - step)[0]) / 2e-6 for step in steps]
-    np.testing.assert_allclose(gradient, differences, atol=5e-9)
-    schema = MinSep(separation, count) if falling else Cyclic(separation)
-    if falling or count == -(-n // separation):  # a bound of the sensitivity, for these mixed signs
-        true = loss(workload, BandedInverse(n, inverse), schema, wanted)
-        assert math.exp(value) >= true * (1 - 1e-12)
-        if count == 1:
-            assert math.exp(value) == pytest.approx(true, rel=1e-12)
-
-
 def test_coefficients_that_fade_are_cut_and_nothing_changes():
     n, inverse = 30_000, np.array([1.0, -0.3, -0.2])
     objective = module.BandedInverseObjective(workloads.prefix_sum(n), 3, (5000, 6), "rms")
@@ -101,12 +66,6 @@ def test_coefficients_that_fade_are_cut_and_nothing_changes():
     steps = 1e-6 * np.eye(3)
     differences = [(objective(inverse + step)[0] - objective(inverse - step)[0]) / 2e-6 for step in steps]
     np.testing.assert_allclose(gradient, differences, atol=5e-9)
-
-
-def test_a_step_out_of_the_stable_region_is_sent_back():
-    objective = module.BandedInverseObjective(workloads.prefix_sum(5000), 2, (5000, 1), "rms")
-    value, gradient = objective(np.array([1.0, -3.0]))
-    assert value == module.OUTSIDE and not gradient.any()
 
 
 # Optima
@@ -152,47 +111,6 @@ def test_two_bands_are_the_best_one_parameter_mechanism():
         assert all(loss(workload, other, schema, kind) > found.loss for other in near)
 
 
-@pytest.mark.parametrize("bands", [2, 4, 16])
-@pytest.mark.slow
-def test_the_best_power(bands):
-    workload, schema = workloads.prefix_sum(300), MinSep(50, 6)
-    found = banded_inverse(workload, bands=bands, participation=schema, family="fractional")
-    free = banded_inverse(workload, bands=bands, participation=schema)
-    power = -found.strategy.inverse_coefficients[1]
-    for step in (-1e-3, 1e-3):
-        other = BandedInverse.fractional(workload, power + step, bands)
-        assert loss(workload, other, schema) > found.loss
-    assert free.loss <= found.loss * (1 + 1e-9)
-    assert found.strategy.structure.nonincreasing
-
-
-@pytest.mark.parametrize(
-    ("beta", "schema", "kind"),
-    each_pair(
-        [0.0, 0.8],
-        [Single(), Cyclic(10), MinSep(10), MinSep(10, 2), MinSep(16), FullBatch()],
-        ["rms", "max", "last"],
-    ),
-)
-@pytest.mark.few(6)
-def test_loss_is_that_of_the_strategy_and_hard_to_improve(schema, kind, beta):
-    workload = workloads.momentum(47, beta)
-    found = banded_inverse(workload, bands=4, participation=schema, loss=kind)
-    assert found.loss == pytest.approx(loss(workload, found.strategy, schema, kind), rel=1e-9)
-    inverse = np.asarray(found.strategy.inverse_coefficients)
-    assert inverse[0] == 1.0 and len(inverse) == 4
-    rng = np.random.default_rng(0)
-    for scale in (1e-3, 1e-2, 1e-1):
-        for _ in range(10):
-            near = inverse * (1 + scale * rng.standard_normal(4))
-            # with several participations C may reach 0 and go below, where sensitivity is less than the comb
-            slack = 1e-8 if schema == Single() else 1e-3
-            other = loss(workload, BandedInverse(47, near / near[0]), schema, kind)
-            assert other >= found.loss * (1 - slack)
-    for start in (Identity(47), BandedInverse.square_root(workload, 4)):
-        assert found.loss <= loss(workload, start, schema, kind) * (1 + 1e-9)
-
-
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_every_workload(name):
     workload = WORKLOADS[name]
@@ -201,15 +119,6 @@ def test_every_workload(name):
         found = banded_inverse(workload, bands=min(n, 4), loss=kind)
         assert found.loss <= loss(workload, Identity(n), Single(), kind) * (1 + 1e-12)
         assert found.lower_bound is None or found.lower_bound <= found.loss * (1 + 1e-12)
-
-
-def test_workloads_that_do_not_fit():
-    with pytest.raises(UnsupportedError, match="no quadratic form"):
-        banded_inverse(WORKLOADS["rates"], bands=2, loss="max")
-    with pytest.raises(UnsupportedError, match="no powers with bands"):
-        banded_inverse(WORKLOADS["dense"], bands=2, family="fractional")
-    with pytest.raises(ValueError, match="must be a Workload"):
-        banded_inverse(np.ones(3), bands=2)
 
 
 def test_a_search_keeps_to_coefficients_whose_c_is_known():

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 
 from anechoic import optimize, workloads
 from anechoic.algebra import toeplitz
-from anechoic.errors import UnsupportedError
 from anechoic.losses.dispatch import loss
 from anechoic.optimize.series.blt_objective import BLTObjective, parameters
-from anechoic.participation import Cyclic, FullBatch, MinSep, Single
+from anechoic.participation import Cyclic, MinSep, Single
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import BLT
-from tests.marks import each_once, each_pair, every_other, in_turn, slow
+from tests.marks import every_other, slow
 
 module = import_module("anechoic.optimize.series.blt")
 blt = partial(optimize.blt, loss="max")
@@ -77,25 +76,6 @@ def test_min_sep(n, separation, count, buffers, best):
 @pytest.mark.parametrize(("n", "buffers", "kind", "printed"), MONOGRAPH)
 def test_tables_of_the_monograph(n, buffers, kind, printed):
     assert blt(workloads.prefix_sum(n), buffers=buffers, loss=kind).loss == pytest.approx(printed, abs=6e-4)
-
-
-SETTINGS = [(50, 50, 1), (50, 10, 5), (47, 10, 3), (47, 1, 47), (10**6, 10**5, 10), (1, 1, 1), (2, 1, 2)]
-
-
-@pytest.mark.parametrize("last", [1.0, 0.0, 0.2])
-@pytest.mark.parametrize(("n", "separation", "count"), SETTINGS)
-def test_gradient(n, separation, count, last):
-    rng = np.random.default_rng(0)
-    objective = BLTObjective(n, separation, count, last)
-    for points in (2, 4, 6):
-        gaps = np.exp(rng.uniform(-7, 0, points))
-        value, gradient = objective(gaps)
-        for m in range(points):
-            step = np.zeros(points)
-            step[m] = 1e-5 * gaps[m]
-            difference = (objective(gaps + step)[0] - objective(gaps - step)[0]) / (2 * step[m])
-            assert gradient[m] * gaps[m] == pytest.approx(difference * gaps[m], abs=1e-9 * max(1, abs(value)))
-    assert objective.evaluations == sum(1 + 2 * points for points in (2, 4, 6))
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)
@@ -184,118 +164,6 @@ def test_random_starts_find_nothing_better(n, separation, count, buffers, kind):
             by_logarithm, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 2000}
         )
         assert found <= math.exp(other.fun) * (1 + 3e-6)
-
-
-@pytest.mark.parametrize(
-    ("schema", "n", "kind"),
-    each_pair([Single(), MinSep(2), MinSep(3, 2), Cyclic(1), FullBatch()], [1, 2, 3, 5, 13], ["max", "rms"]),
-)
-@pytest.mark.few(6)
-def test_few_steps_and_more_buffers_than_help(n, schema, kind):
-    found = blt(workloads.prefix_sum(n), buffers=5, participation=schema, loss=kind)
-    strategy = found.strategy
-    assert 1 <= len(strategy.scale) <= 5 and strategy.structure.nonincreasing
-    b = np.linalg.norm(workloads.prefix_sum(n).to_dense() @ np.linalg.inv(strategy.to_dense()), axis=1)
-    size = b.max() if kind == "max" else np.sqrt(np.square(b).mean())
-    worst = max(
-        np.square(strategy.to_dense()[:, list(pattern)].sum(axis=1)).sum() for pattern in schema.patterns(n)
-    )
-    assert found.loss == pytest.approx(size * np.sqrt(worst), rel=1e-9)
-    # the identity is the limit of vanishing scales
-    count = schema.max_participations_in(n)
-    identity = math.sqrt(count * (n if kind == "max" else (n + 1) / 2))
-    assert found.loss <= identity * (1 + 1e-7)
-
-
-RATES = workloads.momentum(30, 0.9, learning_rates=np.linspace(1.0, 0.1, 30))
-RESTARTS = workloads.restart_differences(workloads.prefix_sum(30), period=4)
-LONG_RESTARTS = workloads.restart_differences(workloads.momentum(3 * 10**6, 0.9), period=9)
-
-
-@in_turn(
-    ("workload", "kind", "words"),
-    [
-        (RATES, "max", "loss=.max. of a workload with learning rates"),
-        (workloads.restart_differences(RATES, period=4), "rms", "RestartDifferences is not Toeplitz"),
-        (RESTARTS, "max", "loss='max' of restart differences"),
-        (LONG_RESTARTS, "rms", "restarts have no closed form.*n=3000000"),
-        (workloads.sliding_window(3 * 10**6, 100), "max", "SlidingWindow has no short.*n=3000000"),
-    ],
-)
-def test_what_cannot_be_designed_for_is_refused(workload, kind, words):
-    with pytest.raises(UnsupportedError, match=words):
-        blt(workload, buffers=2, loss=kind)
-
-
-@pytest.mark.parametrize(
-    ("beta", "n", "period", "over"), [(0.0, 129, 129, 1.001), (0.0, 129, 16, 1.013), (0.5, 61, 8, 1.02)]
-)
-@pytest.mark.slow
-def test_restarts_near_the_best_toeplitz_strategy(beta, n, period, over):
-    """Where the best coefficients change sign a BLT of falling ones stays 1 % above."""
-    workload = workloads.restart_differences(workloads.momentum(n, beta), period=period)
-    found, best = optimize.blt(workload, buffers=3), optimize.toeplitz(workload)
-    assert best.loss <= found.loss * (1 + 1e-9) and found.loss <= over * best.loss
-    assert found.loss == pytest.approx(loss(workload, found.strategy, Single()))
-
-
-OTHERS = {
-    "momentum": workloads.momentum(60, 0.9),
-    "momentum-decay": workloads.momentum(60, 0.9, weight_decay=0.02),
-    "double-pole": workloads.momentum(60, 0.9, weight_decay=0.1),
-    "nesterov": workloads.nesterov(60, 0.8),
-    "decay": workloads.exponential_decay(60, 0.95),
-    "window": workloads.sliding_window(60, 20),
-    "short-window": workloads.sliding_window(60, 4),
-    "coefficients": workloads.from_coefficients(np.r_[1.0, np.linspace(0.8, 0.1, 11)], 60),
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "schema"),
-    each_once(
-        OTHERS,
-        [
-            *(("max", Single()), ("rms", MinSep(12, 5)), ("weights", Single())),
-            *slow(("max", MinSep(12, 5)), ("rms", Single()), ("weights", MinSep(12, 5))),
-        ],
-    ),
-)
-@pytest.mark.slow
-def test_other_toeplitz_workloads(name, kind, schema):
-    """The loss is that of the dense matrices; a direct search over scales and decays finds no lower one."""
-    from scipy.optimize import minimize
-
-    workload = OTHERS[name]
-    weights = np.linspace(0.1, 1.0, 60) if kind == "weights" else kind
-    found = blt(workload, buffers=2, participation=schema, loss=weights)
-    decoder = workload.to_dense() @ np.linalg.inv(found.strategy.to_dense())
-    squares = np.square(decoder).sum(axis=1)
-    size = (
-        squares.max()
-        if kind == "max"
-        else np.average(squares, weights=weights if kind == "weights" else None)
-    )
-    count = schema.max_participations_in(60)
-    comb = found.strategy.to_dense()[:, : 12 * (count - 1) + 1 : 12].sum(axis=1)
-    assert found.loss == pytest.approx(np.sqrt(size * np.square(comb).sum()), rel=1e-9)
-    assert found.lower_bound is None or found.lower_bound <= found.loss
-
-    d = len(found.strategy.scale)
-
-    def value(x):
-        scale, decay = np.exp(x[:d]), 1 / (1 + np.exp(-x[d:]))
-        if scale.sum() > 1 or decay.max() >= 1 or len(np.unique(decay)) < d:
-            return 1e9
-        strategy = BLT(60, scale, decay)
-        if strategy.inverse_decay.min() < 0:
-            return 1e9
-        return loss(workload, strategy, schema, weights)
-
-    decay = np.clip(found.strategy.decay, 1e-9, 1 - 1e-12)
-    start = np.concatenate([np.log(found.strategy.scale), np.log(decay / (1 - decay))])
-    near = minimize(value, start, method="Nelder-Mead", options={"maxfev": 150})
-    assert found.loss <= near.fun * (1 + 1e-8)
 
 
 @pytest.mark.parametrize("long", [[], *slow([10**6, 10**9])], ids=["short", "long"])

@@ -8,13 +8,11 @@ import pytest
 
 from anechoic import optimize, workloads
 from anechoic.algebra import toeplitz
-from anechoic.errors import UnsupportedError
 from anechoic.losses.dispatch import loss
 from anechoic.losses.norms import tail_weights
-from anechoic.optimize.periodic_pattern import periodic_pattern
 from anechoic.participation import Cyclic, FullBatch, MinSep, Single
 from anechoic.sensitivity.dispatch import sensitivity
-from anechoic.strategies import BandedToeplitz, Toeplitz
+from anechoic.strategies import Toeplitz
 from tests.marks import each_once, every_other, in_turn
 
 bounds = import_module("anechoic.optimize.series.toeplitz_bound")
@@ -155,27 +153,6 @@ class TestRestartObjective:
         assert np.allclose(columns, columns.T, atol=1e-14)
         assert np.linalg.eigvalsh(columns).min() > 0
 
-    @pytest.mark.parametrize("schema", [Single(), MinSep(8), MinSep(3, 4)])
-    def test_gradient_and_optimum(self, schema):
-        workload = workloads.restart_differences(workloads.momentum(31, 0.3), period=8)
-        objective = objectives.ToeplitzObjective(workload, periodic_pattern(schema, 31), "rms")
-        c = 0.8 ** np.arange(6) * np.linspace(1, 0.5, 6)
-        value, gradient = objective(c)
-        steps = 1e-6 * np.eye(6)
-        slopes = [(objective(c + step)[0] - objective(c - step)[0]) / 2e-6 for step in steps]
-        assert np.allclose(gradient, slopes, atol=1e-8) and np.isfinite(value)
-        found = optimize.banded_toeplitz(workload, bands=6, participation=schema)
-        assert found.loss == pytest.approx(loss(workload, found.strategy, schema), rel=1e-12)
-        assert schema == MinSep(3, 4) or 0 < found.gap < 1e-9
-        rng = np.random.default_rng(0)
-        for _ in range(20):
-            near = np.asarray(found.strategy.band) * (
-                1 + 1e-3 * rng.standard_normal(len(found.strategy.band))
-            )
-            if schema == MinSep(3, 4):
-                near = np.minimum.accumulate(near)
-            assert loss(workload, BandedToeplitz(31, near), schema) >= found.loss * (1 - 1e-8)
-
     @pytest.mark.slow
     def test_its_bound_holds_for_every_strategy(self):
         base = workloads.momentum(14, 0.5)
@@ -189,9 +166,3 @@ class TestRestartObjective:
             best = max(best, bounds.form_bound(base.coefficients, c, columns, form).value)
         assert 0.9 * min(tried) < best <= min(tried)
         assert bounds.form_bound(np.ones(1025), np.ones(1), np.ones(1), form) is None
-
-    def test_only_rms(self):
-        workload = workloads.restart_differences(workloads.prefix_sum(10), period=3)
-        for kind in ("max", "last", np.ones(10)):
-            with pytest.raises(UnsupportedError, match="know 'rms'"):
-                optimize.toeplitz(workload, loss=kind)

@@ -3,7 +3,6 @@
 import gzip
 import struct
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +11,6 @@ from studies.data.fashion_mnist import fashion_mnist
 
 # without a time stamp: names of tests must not depend on the second in which they are collected
 compress = partial(gzip.compress, mtime=0)
-
-REAL = Path(__file__).resolve().parents[3].parent / "shared" / "data" / "fashion-mnist"
 
 TRAIN_IMAGES = "train-images-idx3-ubyte.gz"
 TRAIN_LABELS = "train-labels-idx1-ubyte.gz"
@@ -60,21 +57,16 @@ def test_missing_file_is_named(folder):
     [
         (TRAIN_IMAGES, compress(idx(np.zeros((7, 28, 28)), magic=0x803)[:-1]), "needs 5488: it is truncated"),
         (TRAIN_IMAGES, compress(idx(np.zeros((7, 28, 28))) + b"x"), "left-over bytes"),
-        (TRAIN_IMAGES, compress(idx(np.zeros((7, 28, 28)))[:9]), "header alone needs 16: it is truncated"),
         (
             TRAIN_IMAGES,
             compress(idx(np.zeros(7))),
             "starts with 0x00000801; its magic number must be 0x00000803",
         ),
-        (TRAIN_LABELS, compress(idx(np.zeros((7, 28, 28)))), "starts with 0x00000803.*must be 0x00000801"),
-        (TRAIN_LABELS, compress(b"\0\0"), "starts with 2 bytes in all"),
         (TRAIN_LABELS, compress(b""), "starts with 0 bytes in all"),
         (TRAIN_IMAGES, compress(idx(np.ones((7, 28, 28))))[:40], "ends before its gzip stream does"),
-        (TRAIN_IMAGES, b"", "magic number|ends before"),
         (TRAIN_IMAGES, b"<html>not found</html>", "not a valid gzip file"),
         (TRAIN_LABELS, compress(idx(np.zeros(6))), "7 images and .* has 6 labels"),
         (TRAIN_LABELS, compress(idx(np.full(7, 10))), "has the label 10; labels run from 0 to 9"),
-        (TRAIN_IMAGES, compress(struct.pack(">4I", 0x803, *3 * (2**32 - 1,))), "it is truncated"),
     ],
 )
 def test_damaged_file_is_refused(folder, name, content, message):
@@ -82,14 +74,3 @@ def test_damaged_file_is_refused(folder, name, content, message):
     with pytest.raises(ValueError, match=message) as caught:
         fashion_mnist(folder)
     assert name in str(caught.value)
-
-
-@pytest.mark.skipif(not REAL.is_dir(), reason="the Fashion-MNIST files are not beside this checkout")
-@pytest.mark.slow
-def test_the_real_files():
-    train_images, train_labels, test_images, test_labels = fashion_mnist(REAL)
-    assert train_images.shape == (60_000, 28, 28) and test_images.shape == (10_000, 28, 28)
-    assert np.bincount(train_labels).tolist() == [6000] * 10
-    assert np.bincount(test_labels).tolist() == [1000] * 10
-    assert train_images.min() == 0.0 and train_images.max() == 1.0
-    assert abs(float(train_images.mean(dtype=np.float64)) - 0.2860) < 1e-4

@@ -26,7 +26,7 @@ from anechoic.optimize.full.modulus import Diagonals, MatrixModulus
 from anechoic.optimize.full.newton import SingularPair
 from anechoic.optimize.full.quadrature import InverseRoot, inverse_root
 from anechoic.workloads.base import Workload
-from anechoic.workloads.general import restart_scales
+from anechoic.workloads.inverses import inverse_columns
 
 # Entries of a work array: poles are taken in groups, so that memory stays at some of these whatever n is.
 CHUNK = 2**21
@@ -38,30 +38,12 @@ ROUNDING = 64.0
 
 def bidiagonal_inverse(workload: Workload) -> tuple[Array, Array] | None:
     """Diagonal and subdiagonal of A^-1, each shape (n,), the latter with 0 first; None if A^-1 has more."""
-    n = workload.n
-    if workload.scheduled is not None:
-        base, rates = workload.scheduled
-        found = bidiagonal_inverse(base)
-        if found is None:
-            return None
-        return found[0] / rates, found[1] / rates
-    if workload.restarts is not None:
-        base, period = workload.restarts
-        if not base.is_prefix_sum:
-            return None
-        diagonal = 1.0 / restart_scales(n, period)
-        below = np.append(0.0, -diagonal[:-1])
-        below[::period] = 0.0
-        return diagonal, below
-    if not workload.has_toeplitz_factor:
+    columns = inverse_columns(workload)
+    if columns is None or columns[:, 2:].any():
         return None
-    numerator, denominator = (np.trim_zeros(x, "b") for x in workload.fraction)
-    if len(numerator) > 1 or len(denominator) > 2:
-        return None
-    gains = 1.0 / numerator[0] if workload.rates is None else 1.0 / (numerator[0] * workload.rates)
-    below = np.full(n, denominator[1] if len(denominator) > 1 else 0.0)
-    below[0] = 0.0
-    return np.asarray(denominator[0] * gains * np.ones(n)), np.asarray(below * gains)
+    below = np.zeros(workload.n)
+    below[1:] = columns[:-1, 1:2].sum(axis=1)
+    return columns[:, 0].copy(), below
 
 
 class BidiagonalModulus:

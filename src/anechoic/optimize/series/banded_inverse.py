@@ -25,7 +25,6 @@ from anechoic.strategies.toeplitz import power_coefficients
 from anechoic.workloads import prefix_sum
 from anechoic.workloads.base import Workload
 
-FAMILIES = ("free", "fractional")
 OPTIONS = {"maxiter": 400, "maxfun": 400, "gtol": 1e-8, "ftol": 1e-13, "maxcor": 60}
 MUCH = 10**6  # steps times bands from which one start has to do; the other has not been seen to gain
 ATTAINED = 1e-9  # relative difference up to which the objective counts as the loss
@@ -41,7 +40,6 @@ def banded_inverse(
     bands: int,
     participation: Participation = SINGLE,
     loss: LossNorm = "rms",
-    family: str = "free",
     progress: Callable[[int, float], None] | None = None,
 ) -> Optimized:
     """Return the strategy with Toeplitz inverse of `bands` bands of least loss, by L-BFGS on exact gradients.
@@ -60,7 +58,6 @@ def banded_inverse(
         bands: 1 <= bands <= n.
         participation: Single (default), Cyclic, MinSep or FullBatch.
         loss: "rms", "max" or "last" over the steps, or weights, shape (n,).
-        family: "free" coefficients, or "fractional": `BandedInverse.fractional` with the best power.
         progress: called with the number of evaluations and the loss.
 
     Returns:
@@ -85,47 +82,36 @@ def banded_inverse(
     bands = positive_int("bands", bands)
     if bands > n:
         raise ValueError(f"bands={bands} must be at most n={n}: C^-1 has no more coefficients.")
-    one_of("family", family, FAMILIES)
     if isinstance(loss, str) and one_of("loss", loss, KINDS) == "max" and not workload.is_toeplitz:
         raise UnsupportedError(
             f"loss='max' of {type(workload).__name__}, which is not Toeplitz, is no quadratic form: choose"
             " 'rms', 'last' or weights, or design for its Toeplitz factor."
         )
-    if family == "fractional" and not workload.is_toeplitz:
-        raise UnsupportedError(
-            f"{type(workload).__name__} is not Toeplitz and has no powers with bands: use family='free'."
-        )
     separation, count = periodic_pattern(participation, n)
     objective = BandedInverseObjective(workload, bands, (separation, count), loss, progress)
     design = workload if workload.is_toeplitz else prefix_sum(n)
-    power, best = _best_power(objective, design, bands, tolerance=1e-3 if family == "free" else 1e-10)
-    if family == "free" and bands > 1:
+    best = _best_power(objective, design, bands)
+    if bands > 1:
         starts = [best, _best_decay(objective, bands)] if n * bands < MUCH else [best]
         best = _free(objective, starts)
         if count > 1 and isinstance(participation, MinSep):
             best = _proven(objective, best, starts[0], workload, participation, loss)
-    strategy = BandedInverse(n, best / best[0])
-    if family == "fractional":
-        strategy = BandedInverse.fractional(workload, power, bands)
-    asked = workload, participation, loss
+    strategy, asked = BandedInverse(n, best / best[0]), (workload, participation, loss)
     return finish(strategy, asked, started, objective.evaluations, others=[BandedInverse(n, [1.0])])
 
 
-def _best_power(
-    objective: BandedInverseObjective, design: Workload, bands: int, *, tolerance: float
-) -> tuple[float, Array]:
-    """The power in (0, 1) whose leading coefficients are best, and these."""
+def _best_power(objective: BandedInverseObjective, design: Workload, bands: int) -> Array:
+    """The leading coefficients of the power in (0, 1) for which they are best."""
 
     def value(power: float) -> float:
         return objective(power_coefficients(design, -power, bands))[0]
 
     if bands == 1:
-        return 0.5, np.ones(1)
-    options = {"xatol": tolerance}
+        return np.ones(1)
     found = scipy.optimize.minimize_scalar(
-        value, bounds=(1e-6, 1.0 - 1e-9), method="bounded", options=options
+        value, bounds=(1e-6, 1.0 - 1e-9), method="bounded", options={"xatol": 1e-3}
     )
-    return float(found.x), power_coefficients(design, -float(found.x), bands)
+    return power_coefficients(design, -float(found.x), bands)
 
 
 def _best_decay(objective: BandedInverseObjective, bands: int) -> Array:

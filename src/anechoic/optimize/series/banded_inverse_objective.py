@@ -15,12 +15,11 @@ from scipy import fft
 
 from anechoic._validate import Array
 from anechoic.losses.norms import LossNorm, row_weights
-from anechoic.optimize.series.toeplitz_objective import comb_squared
+from anechoic.optimize.series.toeplitz_objective import comb_squared, correlate
 from anechoic.strategies.banded_inverse import leading_coefficients
 from anechoic.workloads.base import Workload
 
 OUTSIDE = 1e10  # value where C grows beyond bounds
-FFT_FROM = 128  # lags from which a correlation is faster through the FFT
 CHUNK = 2**22
 
 
@@ -71,7 +70,7 @@ class BandedInverseObjective:
             # a step of the line search may leave the region where 1/q stays bounded: send it back
             if not (np.isfinite(sensitivity) and np.isfinite(h).all() and error > 0):
                 return OUTSIDE, np.zeros_like(inverse)
-            gradient = by_error / error - _correlate(by_c, h, len(inverse)) / sensitivity
+            gradient = by_error / error - correlate(by_c, h, len(inverse)) / sensitivity
         value = 0.5 * float(np.log(sensitivity * error))
         if self._progress is not None:
             self._progress(self.evaluations, float(np.exp(value)))
@@ -92,15 +91,6 @@ class BandedInverseObjective:
         places = np.maximum.accumulate(np.where(from_end == largest, np.arange(len(c)), 0))
         collected = np.bincount(len(c) - 1 - places[::-1], slope, len(c)).astype(np.float64)
         return squared, collected * np.sign(c)
-
-
-def _correlate(x: Array, y: Array, lags: int) -> Array:
-    """sum_t x_t y_{t - j} for j < lags."""
-    n = len(x)
-    if lags < FFT_FROM:
-        return np.array([x[j:] @ y[: n - j] if j < n else 0.0 for j in range(lags)])
-    size = fft.next_fast_len(n + lags, real=True)
-    return np.asarray(fft.irfft(fft.rfft(x, size) * fft.rfft(y, size).conj(), size)[:lags])
 
 
 def error_form(workload: Workload, bands: int, kind: LossNorm) -> Array:

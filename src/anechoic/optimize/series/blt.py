@@ -36,7 +36,8 @@ from anechoic.workloads.base import Workload, checked_workload
 SMALLEST, LARGEST = 4e-16, 40.0
 # Relative change of the loss that is not worth a buffer, and the buffers beyond which none was worth one.
 NEGLIGIBLE = 1e-9
-ROUGH, FINE = 1e-6, 1e-13  # tolerances of a search: of each start, and of the best one
+# of a search: of each start, of the best one. From a rougher one the wrong minimum looks best: 1e-4 of a loss.
+ROUGH, FINE = 1e-9, 1e-13
 INDEPENDENT = 1e-12  # the scale of a BLT that is independent noise
 MOST = 16
 # Workloads with a short recursion need none of their n coefficients; others are made up to this many steps.

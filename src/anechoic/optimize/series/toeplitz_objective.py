@@ -65,7 +65,7 @@ class ToeplitzObjective:
             # a step of the line search may leave the region where 1/c stays bounded: send it back
             if not (np.isfinite(error) and error > 0.0 and np.isfinite(h).all()):
                 return 1e10, np.zeros_like(c)
-            gradient = by_sensitivity / sensitivity - _correlate(weighted, h, len(c)) / error
+            gradient = by_sensitivity / sensitivity - correlate(weighted, h, len(c)) / error
         value = 0.5 * float(np.log(sensitivity * error))
         if self.progress is not None:
             self.progress(self.evaluations, float(np.exp(value)))
@@ -204,7 +204,7 @@ def _divide_twice(a: Array, c: Array) -> tuple[Array, Array]:
     return b, toeplitz.product(b, inverse, n)
 
 
-def _correlate(x: Array, y: Array, lags: int) -> Array:
+def correlate(x: Array, y: Array, lags: int) -> Array:
     """sum_t x_t y_{t - j} for j < lags."""
     n = len(x)
     if lags < FFT_FROM:
