@@ -242,13 +242,3 @@ def test_extreme_noise_gives_neither_warnings_nor_a_smaller_epsilon_than_it_may(
     # P is at least a third of the Gaussian of the strongest bin
     least = gaussian_epsilon(3 * delta, mech.gdp()) - math.log(3)
     assert least <= mech.epsilon() <= plain * (1 + 1e-9)
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("noise", every_other([0.051, 0.07, 0.1, 1e4]))
-@pytest.mark.slow
-def test_extreme_noise_under_random_allocation(noise):
-    found = random_allocation_epsilon(1e-2, noise, 8, 80)
-    plain = gaussian_epsilon(1e-2, math.sqrt(10) / noise)
-    least = gaussian_epsilon(8e-2, 1 / noise) - math.log(8)  # of one epoch, of which an eighth is one step
-    assert least <= found <= plain

@@ -13,9 +13,7 @@ from anechoic.sampling import BallsInBins, CyclicPoisson, FixedOrder, Poisson
 from anechoic.strategies import BandedToeplitz, Identity
 from tests.marks import each_once
 
-N, B, STEPS, DELTA = 1200, 60, 40, 1e-5
-
-
+N, B, STEPS, DELTA = 600, 60, 20, 1e-5
 BANDS = BandedToeplitz(STEPS, [1.0, 0.5, 0.3])
 
 SETTINGS = {

@@ -71,12 +71,9 @@ def test_the_recorder_keeps_sums_in_clip_norms(setting):
         layer = torch.nn.Linear(3, 1, bias=False)
         data = TensorDataset(10 * torch.ones(600, 3))
         model, inner, loader = PrivacyEngine().make_private(
-            module=layer,
-            optimizer=torch.optim.SGD(layer.parameters(), lr=0.1),
-            data_loader=DataLoader(data, batch_size=200),
-            mechanism=mechanism,
-            loss_reduction=reduction,
-        )
+            module=layer, optimizer=torch.optim.SGD(layer.parameters(), lr=0.1),
+            data_loader=DataLoader(data, batch_size=200), mechanism=mechanism, loss_reduction=reduction,
+        )  # fmt: skip
         whole, some = (
             ReleaseRecorder(inner, mechanism),
             ReleaseRecorder(inner, mechanism, directions=np.eye(3)[:2]),

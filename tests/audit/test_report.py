@@ -11,17 +11,10 @@ from anechoic.mechanism.calibrate import calibrate
 from anechoic.sampling import CyclicPoisson, FixedOrder
 from anechoic.strategies import BandedToeplitz, Toeplitz
 from anechoic.workloads import prefix_sum
-from tests.audit.faults import MECHANISMS, STEPS
+from tests.audit.faults import STEPS
 from tests.marks import slow
 
 OPTIONS = {"canaries": 400, "key": bytes(32), "seed": 0}
-
-
-@pytest.mark.parametrize("name", MECHANISMS)
-@pytest.mark.slow
-def test_the_stream_of_every_kind_of_mechanism_passes(name):
-    report = audit_mechanism(MECHANISMS[name](), **OPTIONS)
-    assert not report.violated, str(report)
 
 
 @pytest.mark.parametrize(

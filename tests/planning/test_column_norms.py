@@ -7,13 +7,11 @@ import scipy.optimize
 from anechoic import sensitivity, workloads
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
 from anechoic.planning.column_norms import POWERS, norms_over_passes
-from anechoic.planning.compare import plan
 from anechoic.planning.designs import Designs
 from anechoic.planning.objective import PlanObjective
 from anechoic.planning.update import UpdateRule, with_schedule
 from anechoic.strategies import Identity
 from anechoic.strategies.column_scaled import ColumnScaled
-from tests.marks import slow
 
 SGD = UpdateRule()
 SEVERAL = [Cyclic(4), Cyclic(5), FullBatch(), MinSep(4), MinSep(5, 2), MinSep(3, 3)]
@@ -59,31 +57,6 @@ def test_they_are_the_best_for_independent_noise(period, keep, scheduler):
     best = scipy.optimize.minimize(value, np.zeros(n), method="BFGS", options={"gtol": 1e-9}).fun
     found = norms_over_passes(problem, Cyclic(period))
     assert problem.measure(ColumnScaled(Identity(n), found)) ** 2 == pytest.approx(np.exp(best), rel=1e-6)
-
-
-@slow
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-@pytest.mark.parametrize("scheduler", [None, "cosine"])
-def test_a_plan_of_several_passes_has_less_error_with_them(momentum, scheduler):
-    found = plan(
-        examples=8000,
-        batch_size=40,
-        epochs=10,
-        epsilon=2.0,
-        delta=1e-5,
-        dimension=10**6,
-        random_sampling=False,
-        optimizer=UpdateRule("sgd", momentum),
-        scheduler=scheduler,
-    )
-    chosen = found.mechanism
-    assert chosen.epsilon() <= 2.0 * (1 + 1e-9)
-    strategy = chosen.strategy
-    designs = Designs(objective(chosen.steps, UpdateRule("sgd", momentum), scheduler))
-    even = ColumnScaled(strategy.base, 1.0 / np.sqrt(strategy.base.column_norms_squared()))
-    worst = [sensitivity(each, chosen.participation).value for each in (strategy, even)]
-    gain = designs.of(strategy) * worst[0] / (designs.of(even) * worst[1])
-    assert gain < (0.985 if scheduler is None else 0.85)
 
 
 def test_rates_of_zero_weight_leave_no_column_without_length():

@@ -11,13 +11,12 @@ from anechoic.accounting import Verified
 from anechoic.accounting.poisson.search import poisson_noise_multiplier_estimate
 from anechoic.mechanism.calibrate import calibrate
 from anechoic.participation import MinSep
-from anechoic.planning.bands import ends
 from anechoic.planning.choice import ALIKE, least_error
 from anechoic.planning.compare import plan
 from anechoic.planning.designs import Designs, designs_of
 from anechoic.planning.families import PLAN_CHOICES, family, label
 from anechoic.planning.objective import PlanObjective
-from anechoic.planning.update import UpdateRule
+from anechoic.planning.update import UpdateRule, with_schedule
 from anechoic.sampling import BallsInBins, CyclicPoisson, External, FixedOrder, Poisson, RandomAllocation
 from anechoic.statement.rounding import round_up
 from anechoic.strategies import Identity
@@ -30,14 +29,9 @@ DRAWN = (Poisson, CyclicPoisson, RandomAllocation, BallsInBins)
 @pytest.mark.slow
 def test_rows_are_ranked_and_the_choice_is_among_the_best(random_sampling):
     result = plan(
-        examples=1700,
-        batch_size=100,
-        epochs=4,
-        epsilon=2.0,
-        delta=1e-6,
-        dimension=1000,
+        examples=1700, batch_size=100, epochs=4, epsilon=2.0, delta=1e-6, dimension=1000,
         random_sampling=random_sampling,
-    )
+    )  # fmt: skip
     predicted = [row.predicted for row in result.rows]
     assert predicted == sorted(predicted)
     (chosen,) = [row for row in result.rows if row.chosen]
@@ -66,49 +60,11 @@ def test_rows_are_ranked_and_the_choice_is_among_the_best(random_sampling):
 
 
 @pytest.mark.slow
-def test_memory_budget_bounds_the_rows_of_noise_state():
-    def bands(budget):
-        result = plan(
-            examples=6000,
-            batch_size=100,
-            epochs=4,
-            epsilon=8.0,
-            delta=1e-6,
-            dimension=1000,
-            memory_budget=budget,
-            random_sampling=False,
-        )
-        assert all(row.memory <= budget for row in result.rows)
-        return max(row.history for row in result.rows)
-
-    assert bands(4 * 1000 * 7) == 7
-    assert bands(3999) == 0  # not even one row: independent noise
-    with pytest.raises(ValueError, match="raise the budget"):
-        plan(
-            examples=6000,
-            batch_size=100,
-            epochs=4,
-            epsilon=8.0,
-            delta=1e-6,
-            dimension=1000,
-            memory_budget=3999,
-            strategy="blt",
-            random_sampling=False,
-        )
-
-
-@pytest.mark.slow
 def test_federated_runs_of_large_models_take_a_blt():
     result = plan(
-        dimension=10**8,
-        examples=10_000,
-        batch_size=50,
-        steps=1000,
-        epsilon=4.0,
-        delta=1e-6,
-        participation=MinSep(150, 4),
-        unit="client",
-    )
+        dimension=10**8, examples=10_000, batch_size=50, steps=1000, epsilon=4.0, delta=1e-6,
+        participation=MinSep(150, 4), unit="client",
+    )  # fmt: skip
     assert family(result.mechanism.strategy) == "blt"
     assert result.mechanism.sampling == External(MinSep(150, 4), 50, 1000, 10_000)
     assert "4 times the model" in result.reason and "With memory_budget=" in result.reason
@@ -237,13 +193,6 @@ def test_the_choice_is_as_good_as_a_search_over_all_bands(examples, batch_size, 
         assert chosen.predicted < independent.predicted
 
 
-def test_ends_share_the_number_of_releases():
-    for bands in range(1, 101):
-        low, high = min(ends(bands, 100, 100)), max(ends(bands, 100, 100))
-        assert low <= bands
-        assert {-(-100 // low), -(-100 // high)} == {-(-100 // bands)}
-
-
 @pytest.mark.parametrize(
     ("epsilon", "epochs", "published"),
     [
@@ -290,20 +239,6 @@ def test_add_or_remove_draws_groups_independently():
     schemes = [row.mechanism.sampling for row in result.rows]
     assert all(s.amplified for s in schemes)
     assert {s.grouping for s in schemes if isinstance(s, CyclicPoisson)} == {"independent"}
-
-
-@pytest.mark.slow
-def test_a_budget_may_take_more_groups_than_bands():
-    """Two bands, and a run that amplification hardly helps: whole passes in a fixed order are better."""
-    result = plan(
-        examples=640, batch_size=20, epochs=2, epsilon=60.0, delta=1e-5, dimension=1, memory_budget=8,
-        strategy="banded_toeplitz",
-    )  # fmt: skip
-    assert max(row.history for row in result.rows) == 2
-    assert result.mechanism.strategy.structure.bands == 2
-    designs = Designs(PlanObjective(workloads.prefix_sum(64)))
-    same = designs.error(2) * poisson_noise_multiplier_estimate(60.0, 1e-5, 2 / 32, 32) / 20
-    assert result.chosen.predicted < same
 
 
 @pytest.mark.parametrize("strategy", ["auto", "banded_toeplitz"])
@@ -399,19 +334,6 @@ def test_permitting_more_never_gives_a_larger_error(examples, batch_size, epochs
         for (more, larger, wider), other in found.items():
             if more >= sampled and larger >= budget and wider in (strategy, "auto"):
                 assert other <= value * (1 + ALIKE), (sampled, budget, strategy, more, larger, wider)
-
-
-@pytest.mark.parametrize(
-    ("examples", "passes", "epsilon"),
-    [(100, 1, 0.5), *slow((240, 1, 0.5), (600, 1, 1.0), (2000, 1, 1.0), (1000, 1, 1.0), (600, 2, 2.0))],
-)
-@pytest.mark.slow
-def test_more_rows_of_noise_in_bins_are_never_worse(examples, passes, epsilon):
-    """A BLT of fewer buffers may leave more bins to hide in: the best one is not always the largest."""
-    setting = {"examples": examples, "batch_size": 20, "epochs": passes, "epsilon": epsilon, "delta": 1e-5}
-    found = [plan(**setting, dimension=1, memory_budget=4 * rows, strategy="blt").chosen for rows in (1, 2)]
-    assert all(isinstance(row.mechanism.sampling, BallsInBins) for row in found)
-    assert found[0].predicted >= found[1].predicted
 
 
 @pytest.mark.slow
@@ -531,11 +453,14 @@ def test_batches_of_n_over_the_period_are_those_of_the_same_run():
     assert least_error([least, replace(taken, mechanism=other)]) is least
 
 
-def test_the_same_workload_has_the_same_designs_and_others_their_own():
-    designs = designs_of(PlanObjective(workloads.prefix_sum(30)))
-    assert designs_of(PlanObjective(workloads.prefix_sum(30))) is designs and designs.blt(2) is designs.blt(2)
-    others = [workloads.prefix_sum(31), workloads.momentum(30, 0.5), workloads.momentum(30, 0.6)]
-    assert len({id(designs_of(PlanObjective(other))) for other in (workloads.prefix_sum(30), *others)}) == 4
+def test_what_is_the_same_has_the_same_designs_and_all_else_its_own():
+    """A workload, what is kept, and the rates."""
+    rates = [with_schedule(UpdateRule("sgd", 0.5), name, "step") for name in ("constant", "cosine")]
+    made = [workloads.prefix_sum(30), workloads.prefix_sum(31), *(rule.workload(30, 30) for rule in rates)]
+    objectives = [PlanObjective.of(one, keep) for one in made for keep in ("all", "last", 0.5)]
+    found = [designs_of(one) for one in objectives for _ in range(2)]
+    assert found[::2] == found[1::2] and len(set(map(id, found))) == len(objectives)
+    assert found[0].blt(2) is found[1].blt(2)
 
 
 @pytest.mark.slow

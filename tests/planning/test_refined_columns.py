@@ -123,12 +123,7 @@ def _cosine(n):
 @pytest.mark.parametrize("policy", slow(Cohorts(8), MinSeparation(8)))
 def test_rounds_free_columns_too(policy):
     planned = plan_rounds(
-        rounds=80,
-        clients=2000,
-        clients_per_round=50,
-        policy=policy,
-        epsilon=4.0,
-        dimension=100,
+        rounds=80, clients=2000, clients_per_round=50, policy=policy, epsilon=4.0, dimension=100,
         optimizer=SGD(lambda t: 1.0 + np.cos(np.pi * t / 80), momentum=0.9),
-    )
+    )  # fmt: skip
     assert isinstance(planned.strategy, Banded) and planned.epsilon() <= 4.0

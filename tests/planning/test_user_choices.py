@@ -90,15 +90,9 @@ def test_schemes_that_nobody_asked_for_are_not_computed(monkeypatch):
 def test_a_run_may_be_shorter_than_a_pass(steps):
     # 8 steps a pass: for 3 bands, 8 // (8 // 3) = 4 leave an example as many places, and are one too many
     found = plan(
-        examples=256,
-        batch_size=32,
-        steps=steps,
-        epsilon=4.0,
-        delta=1e-4,
-        optimizer=UpdateRule("sgd", 0.9),
-        sampling=["fixed_order", "balls_in_bins"],
-        strategy=["identity", "banded_toeplitz"],
-    )
+        examples=256, batch_size=32, steps=steps, epsilon=4.0, delta=1e-4, optimizer=UpdateRule("sgd", 0.9),
+        sampling=["fixed_order", "balls_in_bins"], strategy=["identity", "banded_toeplitz"],
+    )  # fmt: skip
     assert found.mechanism.steps == steps
     assert found.mechanism.epsilon() <= 4.0 * (1 + 1e-9)
     bands = {row.mechanism.strategy.structure.bands for row in found.rows}

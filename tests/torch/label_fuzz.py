@@ -186,27 +186,12 @@ def losses(d, t, o):
     )()
 
 
+ENTRIES = (torch.exp, torch.tanh, torch.square, torch.sigmoid, F.softplus, F.elu, torch.abs, F.gelu)
+AXES = ("softmax", "log_softmax", "cumsum", "logsumexp", "sum", "mean", "amax", "prod", "norm", "std")
 STEPS = [
-    *(
-        entries(f)
-        for f in (torch.exp, torch.tanh, torch.square, torch.sigmoid, F.softplus, F.elu, torch.abs, F.gelu)
-    ),
-    *(
-        along(n)
-        for n in (
-            "softmax",
-            "log_softmax",
-            "cumsum",
-            "logsumexp",
-            "sum",
-            "mean",
-            "amax",
-            "prod",
-            "norm",
-            "std",
-        )
-    ),
-    *(along(n, keepdim=True) for n in ("sum", "mean", "amax", "norm")),
+    *(entries(f) for f in ENTRIES),
+    *(along(name) for name in AXES),
+    *(along(name, keepdim=True) for name in ("sum", "mean", "amax", "norm")),
     lambda d, t, o: t.sort(d.randrange(t.dim())).values,
     lambda d, t, o: t.max(d.randrange(t.dim())).values,
     lambda d, t, o: t.flip(d.randrange(t.dim())),
@@ -215,19 +200,7 @@ STEPS = [
     lambda d, t, o: torch.where(other(d, t, o) > 0, t, other(d, t, o)),
     lambda d, t, o: t / (1 + other(d, t, o).abs()),
     lambda d, t, o: t / t.detach().abs().sum(),
-    written,
-    written,
-    indexed,
-    indexed,
-    indexed,
-    shaped,
-    shaped,
-    shaped,
-    products,
-    products,
-    products,
-    losses,
-    losses,
+    *(2 * [written] + 3 * [indexed] + 3 * [shaped] + 3 * [products] + 2 * [losses]),
 ]
 
 
@@ -241,14 +214,8 @@ def program(seed):
             if t.numel() > 4000:
                 break
         how = d.randrange(4)
-        return (
-            t.sum() / len(y)
-            if how == 0
-            else t.mean()
-            if how < 3 or t.dim() == 0
-            else t.flatten(1).sum(1).mean()
-            if t.dim() > 1
-            else t.mean()
-        )
+        if how == 0:
+            return t.sum() / len(y)
+        return t.mean() if how < 3 or t.dim() < 2 else t.flatten(1).sum(1).mean()
 
     return loss

@@ -131,6 +131,11 @@ def in_order_of_a_mask(o, y, x):
     return (o.sum(1) * w).mean()
 
 
+#: Functions of torch that work on each entry.
+ENTRIES = (
+    "selu", "celu", "gelu", "silu", "mish", "hardtanh", "hardsigmoid", "hardswish", "hardshrink",
+    "softshrink", "tanhshrink", "softsign", "leaky_relu",
+)  # fmt: skip
 signs = lambda y: 2.0 * (y % 2) - 1
 APART = {
     "cross_entropy": lambda o, y, x: F.cross_entropy(o, y),
@@ -181,20 +186,8 @@ APART = {
     "softplus": lambda o, y, x: F.softplus(-signs(y) * o[:, 0]).mean(),
     "elu": lambda o, y, x: F.elu(-signs(y) * o[:, 0]).mean(),
     "logsigmoid": lambda o, y, x: -F.logsigmoid(signs(y) * o[:, 0]).mean(),
-    "selu": lambda o, y, x: F.selu(o).sum(1).mean(),
-    "celu": lambda o, y, x: F.celu(o).sum(1).mean(),
-    "gelu": lambda o, y, x: F.gelu(o).sum(1).mean(),
-    "silu": lambda o, y, x: F.silu(o).sum(1).mean(),
-    "mish": lambda o, y, x: F.mish(o).sum(1).mean(),
+    **{name: lambda o, y, x, name=name: getattr(F, name)(o).sum(1).mean() for name in ENTRIES},
     "relu6": lambda o, y, x: F.relu6(o).square().sum(1).mean(),
-    "hardtanh": lambda o, y, x: F.hardtanh(o).sum(1).mean(),
-    "hardsigmoid": lambda o, y, x: F.hardsigmoid(o).sum(1).mean(),
-    "hardswish": lambda o, y, x: F.hardswish(o).sum(1).mean(),
-    "hardshrink": lambda o, y, x: F.hardshrink(o).sum(1).mean(),
-    "softshrink": lambda o, y, x: F.softshrink(o).sum(1).mean(),
-    "tanhshrink": lambda o, y, x: F.tanhshrink(o).sum(1).mean(),
-    "softsign": lambda o, y, x: F.softsign(o).sum(1).mean(),
-    "leaky_relu": lambda o, y, x: F.leaky_relu(o).sum(1).mean(),
     "prelu": lambda o, y, x: F.prelu(o, torch.tensor([0.3])).sum(1).mean(),
     "threshold": lambda o, y, x: F.threshold(o, 0.1, 2.0).sum(1).mean(),
     "glu": lambda o, y, x: F.glu(o, 1).sum(1).mean(),
@@ -265,7 +258,7 @@ APART = {
     "matmul": lambda o, y, x: (o @ TABLE).square().sum(1).mean(),
     "linear": lambda o, y, x: F.linear(o, TABLE.T, torch.ones(3)).square().sum(1).mean(),
     "bilinear by einsum": lambda o, y, x: torch.einsum(
-        "nd,de,nf,ef->n", o, TABLE, x, TABLE.T @ TABLE.T[:, :3].T if False else torch.ones(3, WIDTH)
+        "nd,de,nf,ef->n", o, TABLE, x, torch.ones(3, WIDTH)
     ).mean(),
     "einsum rows": lambda o, y, x: torch.einsum("nd,nd->n", o, x).square().mean(),
     "einsum outer": lambda o, y, x: torch.einsum("nd,ne->nde", o, x).square().sum((1, 2)).mean(),

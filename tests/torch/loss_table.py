@@ -85,7 +85,6 @@ GIVEN = {
         f"conv_transpose{d}d": f"o.reshape(6, 1, 4{', 1' * (d - 1)}), torch.ones(1, 2, 2{', 1' * (d - 1)})"
         for d in (1, 2, 3)
     },
-    **{f"avg_pool{d}d": f"o.reshape(6, 1, 4{', 2' * (d - 1)}), 2" for d in ()},
 }
 _IMAGES = {1: "o[:, None]", 2: "i", 3: "i.repeat(1, 2, 1, 1)[:, None]"}
 for _d, _i in _IMAGES.items():
@@ -117,7 +116,7 @@ REFUSED = {
     "torch.diagonal_scatter", "torch.slice_scatter", "torch.slice_inverse",
     "torch.flipud", "torch.msort", "torch.pca_lowrank", "torch.rot90",
 }  # fmt: skip
-RANDOM = {
+RANDOM = (
     "dropout",
     "alpha",
     "rrelu",
@@ -127,7 +126,7 @@ RANDOM = {
     "normal",
     "poisson",
     "multinomial",
-}
+)
 
 
 def reduced(made, whole=False):

@@ -10,10 +10,11 @@ import threading
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
 
 from tests.torch.label_programs import PUBLIC
-from tests.torch.test_labels import Indexed, private
+from tests.torch.setting import private as made_private
+from tests.torch.test_labels import private
 
 
 class Loop:
@@ -156,18 +157,12 @@ def made(loader):
     """make_private with another loader."""
 
     def make():
-        net = nn.Linear(6, 4)
-        from anechoic.torch import PrivacyEngine
-
-        PrivacyEngine().make_private(
-            module=net, optimizer=torch.optim.SGD(net.parameters(), lr=0.1), data_loader=loader(),
-            noise_multiplier=1.0, max_grad_norm=1.0,
-        )  # fmt: skip
+        made_private(model=nn.Linear(6, 4), loader=loader(), noise_multiplier=1.0, max_grad_norm=1.0)
 
     return make
 
 
-DATA = Indexed(torch.randn(24, 6), torch.randint(0, 4, (24,)))
+DATA = TensorDataset(torch.randn(24, 6), torch.randint(0, 4, (24,)))
 
 
 def forked():

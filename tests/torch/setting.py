@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
 from anechoic.strategies import BandedToeplitz, Identity
-from anechoic.torch import PrivacyEngine
+from anechoic.torch import BatchMemoryManager, PrivacyEngine
 from tests.marks import mostly_slow
 
 NOISE_KEY = bytes(range(32))
@@ -87,28 +87,30 @@ def start(
     engine = PrivacyEngine(**given, **(engine or {}))
     criterion = nn.CrossEntropyLoss(reduction=reduction)
     made = engine.make_private(
-        module=model,
-        optimizer=optimizer(model.parameters()),
-        criterion=criterion,
-        data_loader=plain,
-        mechanism=mech,
-        grad_sample_mode=mode,
-        loss_reduction=reduction,
-        **options,
-    )
+        module=model, optimizer=optimizer(model.parameters()), criterion=criterion, data_loader=plain,
+        mechanism=mech, grad_sample_mode=mode, loss_reduction=reduction, **options,
+    )  # fmt: skip
     if len(made) == 4:
         criterion = made[2]
     return SimpleNamespace(
-        engine=engine,
-        model=model,
-        module=made[0],
-        optimizer=made[1],
-        criterion=criterion,
-        loader=made[-1],
-        plain=plain,
-        mechanism=mech,
-        forward=made[0] if isinstance(made[0], nn.Module) else model,
-    )
+        engine=engine, model=model, module=made[0], optimizer=made[1], criterion=criterion, loader=made[-1],
+        plain=plain, mechanism=mech, forward=made[0] if isinstance(made[0], nn.Module) else model,
+    )  # fmt: skip
+
+
+def private(engine=None, *, model=None, loader=None, optimizer=None, to_epsilon=False, **options):
+    """What make_private returns for 40 examples in batches of 8, unless others are given."""
+    model = network() if model is None else model
+    loader = DataLoader(data(40), batch_size=8, shuffle=True) if loader is None else loader
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1) if optimizer is None else optimizer
+    engine = engine or PrivacyEngine()
+    make = engine.make_private_with_epsilon if to_epsilon else engine.make_private
+    return make(module=model, optimizer=optimizer, data_loader=loader, **options)
+
+
+def managed(run, size):
+    """The loader of a run in micro-batches, as a context."""
+    return BatchMemoryManager(data_loader=run.loader, max_physical_batch_size=size, optimizer=run.optimizer)
 
 
 def backward(run, batch):

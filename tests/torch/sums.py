@@ -38,7 +38,7 @@ def release(make, rows, loss, *, mode="rows", clip=1.0, noise=1e-4, bits=None, a
     model, named = make(), isinstance(rows, dict)
     data = Named(rows) if named else TensorDataset(*rows)
     count = len(data)
-    made = PrivacyEngine(sampling_key=key, noise_key=bytes([1]) * 32).make_private(
+    made = PrivacyEngine(sampling_key=key, noise_key=bytes([91]) * 32).make_private(
         module=model,
         optimizer=torch.optim.SGD(trained(model), lr=0.0),
         criterion=nn.CrossEntropyLoss(),

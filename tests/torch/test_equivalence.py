@@ -12,9 +12,20 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import NoiseStream
 from anechoic.sampling import CyclicPoisson, FixedOrder
 from anechoic.strategies import BLT, BandedToeplitz, ColumnNormalized, Identity
-from anechoic.torch import BatchMemoryManager, PrivacyEngine
+from anechoic.torch import PrivacyEngine
 from tests.marks import each_once
-from tests.torch.setting import MODES, NOISE_KEY, mechanism, network, start, step, train, weights
+from tests.torch.setting import (
+    MODES,
+    NOISE_KEY,
+    managed,
+    mechanism,
+    network,
+    private,
+    start,
+    step,
+    train,
+    weights,
+)
 
 
 def opacus_run(mode, model, batches, *, clip_norm, divisor, reduction, optimizer):
@@ -22,12 +33,9 @@ def opacus_run(mode, model, batches, *, clip_norm, divisor, reduction, optimizer
     options = {"loss_reduction": reduction} | ({"max_grad_norm": clip_norm} if mode == "ghost" else {})
     module = prepare_module(model, mode, **options)
     private = (DPOptimizerFastGradientClipping if mode == "ghost" else DPOptimizer)(
-        optimizer(model.parameters()),
-        noise_multiplier=0.0,
-        max_grad_norm=clip_norm,
-        expected_batch_size=divisor,
-        loss_reduction=reduction,
-    )
+        optimizer(model.parameters()), noise_multiplier=0.0, max_grad_norm=clip_norm,
+        expected_batch_size=divisor, loss_reduction=reduction,
+    )  # fmt: skip
     criterion = nn.CrossEntropyLoss(reduction=reduction)
     if mode == "ghost":
         criterion = DPLossFastGradientClipping(module, private, criterion, reduction)
@@ -60,14 +68,9 @@ def test_without_noise_a_step_is_that_of_opacus(mode, reduction, optimizer):
             step(run, batch)
     assert len({len(x) for x, _ in batches}) > 1  # random sizes, one divisor
     expected = opacus_run(
-        "hooks" if mode == "rows" else mode,
-        network(),
-        batches,
-        clip_norm=0.3,
-        divisor=8,
-        reduction=reduction,
-        optimizer=optimizer,
-    )
+        "hooks" if mode == "rows" else mode, network(), batches, clip_norm=0.3, divisor=8,
+        reduction=reduction, optimizer=optimizer,
+    )  # fmt: skip
     assert torch.allclose(weights(run.model), expected, atol=2e-6)
     assert not torch.allclose(weights(run.model), weights(network()), atol=1e-3)
 
@@ -79,9 +82,7 @@ def test_micro_batches_give_the_same_run(mode, kind, size):
     run, whole = start(mode, mech=mech, optimizer=momentum), start(mode, mech=mech, optimizer=momentum)
     sizes, updates = [], 0
     while run.engine.releases < mech.steps:
-        with BatchMemoryManager(
-            data_loader=run.loader, max_physical_batch_size=size, optimizer=run.optimizer
-        ) as batches:
+        with managed(run, size) as batches:
             for batch in batches:
                 sizes.append(len(batch[0]))
                 before = weights(run.model)
@@ -121,16 +122,12 @@ def noise_of(strategy, mode, kind, *, learning_rate=0.5, std=0.7, clip_norm=2.0)
     mech = Mechanism(strategy, scheme, std, clip_norm)
     model = Silent()
     dataset = torch.utils.data.TensorDataset(torch.randn(40, 30))
-    plain = torch.utils.data.DataLoader(dataset, batch_size=mech.expected_batch_size)
-    engine = PrivacyEngine(noise_key=NOISE_KEY, sampling_key=bytes(32))
-    made = engine.make_private(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=learning_rate),
-        criterion=nn.MSELoss(),
-        data_loader=plain,
-        mechanism=mech,
+    made = private(
+        engine := PrivacyEngine(noise_key=NOISE_KEY, sampling_key=bytes(32)), model=model, mechanism=mech,
+        optimizer=torch.optim.SGD(model.parameters(), lr=learning_rate), criterion=nn.MSELoss(),
+        loader=torch.utils.data.DataLoader(dataset, batch_size=mech.expected_batch_size),
         grad_sample_mode=mode,
-    )
+    )  # fmt: skip
     module, optimizer, loader = made[0], made[1], made[-1]
     criterion = made[2] if mode == "ghost" else nn.MSELoss()
     path = [weights(model).double()]
@@ -163,6 +160,3 @@ def test_the_noise_of_a_run_is_the_row_of_its_stream(name, mode, kind):
     for row in rows:
         expected, state = stream.next(state)
         assert np.allclose(row, expected.numpy(), atol=2e-5)
-
-
-# What one example can change.

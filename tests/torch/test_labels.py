@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from anechoic.errors import GuaranteeError
 from anechoic.torch import BatchMemoryManager, PrivacyEngine, label_rules  # noqa: F401
@@ -16,7 +17,8 @@ from anechoic.torch.labels import MARKED, LabelledBatch, LabelledTensor, OnAxis,
 from anechoic.torch.sources.row_model import undisturbed
 from tests.torch.label_fuzz import program
 from tests.torch.label_programs import APART, DIVIDED, MIXED, ROWS, WIDTH
-from tests.torch.setting import mechanism, start, step
+from tests.torch.setting import managed, mechanism, start, step
+from tests.torch.setting import private as made_private
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 #: Losses that keep rows apart, and are refused all the same.
@@ -166,47 +168,16 @@ def test_random_programs_have_no_hole():
 # -- whole steps ----------------------------------------------------------------------------------
 
 
-class Indexed(torch.utils.data.Dataset):
-    def __init__(self, *tensors):
-        self.tensors = tensors
-
-    def __len__(self):
-        return len(self.tensors[0])
-
-    def __getitem__(self, i):
-        return tuple(t[i] for t in self.tensors)
-
-
 def private(
-    module,
-    tensors,
-    batch_size,
-    *,
-    lr=0.1,
-    sampling_key=None,
-    exact=False,
-    reduction="mean",
-    mechanism="identity",
-    **options,
+    module, tensors, batch_size, *, lr=0.1, sampling_key=None, exact=False, reduction="mean", **options
 ):
-    options.setdefault("noise_multiplier", 1e-6)
-    engine = PrivacyEngine(
-        noise_key=secrets.token_bytes(32), sampling_key=sampling_key or secrets.token_bytes(32)
-    )
-    return engine.make_private(
-        module=module,
-        optimizer=torch.optim.SGD(module.parameters(), lr=lr),
-        data_loader=torch.utils.data.DataLoader(Indexed(*tensors), batch_size=batch_size),
-        max_grad_norm=1.0,
-        mechanism=mechanism,
-        epochs=options.pop("epochs", 1),
-        target_delta=1e-3,
-        poisson_sampling=False,
-        grad_sample_mode="rows",
-        loss_reduction=reduction,
-        exact_sums=exact,
-        **options,
-    )
+    keys = {"noise_key": secrets.token_bytes(32), "sampling_key": sampling_key or secrets.token_bytes(32)}
+    given = {"noise_multiplier": 1e-6, "mechanism": "identity", "epochs": 1, "max_grad_norm": 1.0, **options}
+    return made_private(
+        PrivacyEngine(**keys), model=module, optimizer=torch.optim.SGD(module.parameters(), lr=lr),
+        loader=DataLoader(TensorDataset(*tensors), batch_size=batch_size), target_delta=1e-3,
+        poisson_sampling=False, grad_sample_mode="rows", loss_reduction=reduction, exact_sums=exact, **given,
+    )  # fmt: skip
 
 
 def clipped_sums(module, rows, loss):
@@ -456,7 +427,7 @@ def test_marks_end_with_the_memory_that_rows_were_written_to():
 
 def test_empty_batches_of_the_data_go_through_the_model():
     run, sizes = start(mech=mechanism("poisson", batch_size=2, steps=40), keys=False), set()
-    manager = BatchMemoryManager(data_loader=run.loader, max_physical_batch_size=1, optimizer=run.optimizer)
+    manager = managed(run, 1)
     for batch in run.loader:
         sizes.add(len(batch[0]))
         step(run, batch)

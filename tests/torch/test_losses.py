@@ -14,9 +14,9 @@ from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedErro
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import Identity
-from anechoic.torch import BatchMemoryManager, PrivacyEngine, causal_lm_loss, seq2seq_loss
+from anechoic.torch import PrivacyEngine, causal_lm_loss, seq2seq_loss
 from anechoic.torch.labels import LabelledBatch, LabelledTensor, OnAxis, plain
-from tests.torch.setting import start
+from tests.torch.setting import private, start
 
 ROWS, TOKENS, WORDS = 6, 5, 7
 MODES = ("rows", "vmap_loss", "ghost")
@@ -100,51 +100,25 @@ def test_other_shapes_are_refused(logits, labels, options, found):
             loss(torch.zeros(logits), torch.zeros(labels, dtype=torch.long), **options)
 
 
-def released(
-    mode, criterion, *, loss_reduction="mean", kept=slice(None), micro=None, units=None, combine="mean"
-):
+def released(mode, criterion, *, loss_reduction="mean", kept=slice(None), units=None):
     """The sum of clipped gradients of a batch, over the clip norm."""
-    words, labels = text()
-    data = TensorDataset(words[kept], labels[kept])
-    count = len(data) if units is None else len(set(units))
-    engine = PrivacyEngine(noise_key=bytes(32), sampling_key=bytes(range(32)))
+    data = TensorDataset(*(part[kept] for part in text()))
+    count = len(data) if units is None else units.count
+    unit, owned = ("example", {}) if units is None else ("user", {"unit_ids": units})
     model = language()
-    made = engine.make_private(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
-        data_loader=torch.utils.data.DataLoader(data, batch_size=count),
-        criterion=criterion,
-        grad_sample_mode=mode,
-        loss_reduction=loss_reduction,
-        mechanism=Mechanism(
-            Identity(1),
-            FixedOrder(count, count, 1),
-            1e-6 * CLIP,
-            clip_norm=CLIP,
-            unit="example" if units is None else "user",
-        ),
-        poisson_sampling=False,
-        **({} if units is None else {"unit_ids": an.Units(np.array(units), combine=combine)}),
-    )
-    module, optimizer, loader = made[0], made[1], made[-1]
+    made = private(
+        PrivacyEngine(noise_key=bytes(32), sampling_key=bytes(range(32))), model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.0), criterion=criterion, grad_sample_mode=mode,
+        loader=torch.utils.data.DataLoader(data, batch_size=count), loss_reduction=loss_reduction,
+        mechanism=Mechanism(Identity(1), FixedOrder(count, count, 1), 1e-6 * CLIP, clip_norm=CLIP, unit=unit),
+        poisson_sampling=False, **owned,
+    )  # fmt: skip
     loss = made[2] if len(made) == 4 else criterion
-    private = (module if isinstance(module, nn.Module) else model, optimizer, loss)
-    if micro is None:
-        loop(*private, loader)
-    else:
-        with BatchMemoryManager(
-            data_loader=loader, max_physical_batch_size=micro, optimizer=optimizer
-        ) as parts:
-            loop(*private, parts)
+    for x, y in made[-1]:
+        loss(made[0](x), y).backward()
+        made[1].step()
     divisor = count if loss_reduction == "mean" else 1
     return divisor * torch.cat([p.grad.flatten().double() for p in model.parameters()]) / CLIP
-
-
-def loop(module, optimizer, loss, loader):
-    for x, y in loader:
-        optimizer.zero_grad()
-        loss(module(x), y).backward()
-        optimizer.step()
 
 
 def gradients_of_rows(shift=True):
@@ -163,39 +137,22 @@ def clipped(vectors):
     return sum(v * min(1.0, CLIP / max(float(v.norm()), 1e-30)) for v in vectors) / CLIP
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("micro", [None, 4])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_release_is_that_of_single_rows(mode, micro):
+def test_a_release_is_that_of_single_rows_and_of_units(mode):
     for loss, shift in ((causal_lm_loss, True), (seq2seq_loss, False)):
-        whole = released(mode, loss, micro=micro)
         want = clipped(gradients_of_rows(shift))
-        assert float((whole - want).norm()) <= 1e-3 * float(want.norm())
-        rest = released(mode, loss, micro=micro, kept=slice(1, None))
-        assert float((whole - rest).norm()) <= 1.001
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_sum_and_units_are_those_of_single_rows(mode):
-    summed = partial(causal_lm_loss, reduction="sum")
-    want = clipped(gradients_of_rows())
-    found = released(mode, summed, loss_reduction="sum")
-    assert float((found - want).norm()) <= 1e-3 * float(want.norm())
+        whole = released(mode, loss)
+        summed = released(mode, partial(loss, reduction="sum"), loss_reduction="sum")
+        for found in (whole, summed):
+            assert float((found - want).norm()) <= 1e-3 * float(want.norm())
+        assert float((whole - released(mode, loss, kept=slice(1, None))).norm()) <= 1.001
     if mode == "ghost":
         return  # has no gradients of units
     owners = [0, 0, 1, 1, 1, 2]
-    of_units = [
-        sum(v for v, owner in zip(gradients_of_rows(), owners, strict=True) if owner == unit)
-        / owners.count(unit)
-        for unit in range(3)
-    ]
-    want = clipped(of_units)
-    found = released(mode, causal_lm_loss, units=owners)
+    rows = list(zip(gradients_of_rows(), owners, strict=True))
+    want = clipped([sum(v for v, o in rows if o == unit) / owners.count(unit) for unit in range(3)])
+    found = released(mode, causal_lm_loss, units=an.Units(np.array(owners), combine="mean"))
     assert float((found - want).norm()) <= 1e-3 * float(want.norm())
-
-
-def over_all_tokens(logits, labels):
-    return F.cross_entropy(logits[:, :-1].reshape(-1, WORDS), labels[:, 1:].reshape(-1))
 
 
 def by_number_of_tokens(logits, labels):
@@ -246,13 +203,9 @@ class Positions(Language):
 @pytest.mark.parametrize("collate", [flattened, with_lengths, two_in_a_row])
 def test_packed_batches_are_refused_and_packing_named(collate, mode):
     run = start(
-        mode,
-        mech=Mechanism(Identity(2), FixedOrder(8, 4, steps=2), 1.0),
-        model=Positions(),
-        dataset=Sentences(),
-        loader={"collate_fn": collate},
-        keys=False,
-    )
+        mode, mech=Mechanism(Identity(2), FixedOrder(8, 4, steps=2), 1.0), model=Positions(),
+        dataset=Sentences(), loader={"collate_fn": collate}, keys=False,
+    )  # fmt: skip
     words, extra = next(iter(run.loader))
     with pytest.raises(
         (DesynchronizedError, GuaranteeError, UnsupportedError), match=r"Packing .*pad instead"

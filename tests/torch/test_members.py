@@ -1,5 +1,7 @@
 """The parameters of a model are those of make_private, by identity and in every place."""
 
+import contextlib
+
 import pytest
 import torch
 from torch import nn
@@ -21,22 +23,18 @@ class Growing(nn.Module):
 
 def grow(model):
     model.extra.append(nn.Linear(5, 2))
-    return model.extra.parameters()
 
 
 def replace(model):
     model.head.weight = nn.Parameter(model.head.weight.detach().clone())
-    return [model.head.weight]
 
 
 def tie(model):
     model.head.bias = model.extra_bias = nn.Parameter(torch.zeros(2))
-    return [model.head.bias]
 
 
 def remove(model):
     model.head.bias = None
-    return [nn.Parameter(torch.zeros(1))]
 
 
 @pytest.mark.parametrize(
@@ -52,17 +50,15 @@ def remove(model):
 @pytest.mark.few(5)
 def test_what_was_not_there_at_make_private_is_refused_before_a_release(change, named, mode, when):
     run = start(mode, model=Growing(), shuffle=False)
+    batches = iter(run.loader)
+    for _ in range(when):
+        step(run, next(batches))
+    batch = next(batches)
+    change(run.model)
     with pytest.raises(MismatchError, match=rf"{named}.*Nothing was released"):
-        for t, batch in enumerate(run.loader):
-            if t == when:
-                raw = torch.optim.SGD(list(change(run.model)), lr=1.0)
-            try:
-                step(run, batch)
-            except MismatchError:
-                raise
-            except Exception:
-                run.optimizer.step()
-            raw.step() if t >= when else None
+        with contextlib.suppress(AttributeError, RuntimeError):  # a forward pass that is broken now
+            step(run, batch)
+        run.optimizer.step()
     assert run.engine.releases == when
 
 

@@ -67,13 +67,9 @@ def single_rows(shape, model, data, clip_norm=1.0):
     trained, total = [p for p in model.parameters() if p.requires_grad], 0.0
     for row in range(len(data[-1])):
         *inputs, target = (part[row : row + 1] for part in data)
-        loss = shape.loss(shape.output(model, inputs), target)
-        found = torch.autograd.grad(loss, trained, allow_unused=True) if not shape.loops else None
-        if found is None:  # a reentrant checkpoint has no torch.autograd.grad
-            model.zero_grad()
-            loss.backward()
-            found = [p.grad for p in trained]
-        parts = [torch.zeros_like(p) if g is None else g for p, g in zip(trained, found, strict=True)]
+        model.zero_grad()
+        shape.loss(shape.output(model, inputs), target).backward()
+        parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
         vector = torch.cat([part.double().flatten() for part in parts])
         total = total + vector * min(1.0, clip_norm / max(float(vector.norm()), 1e-300))
     return total

@@ -9,13 +9,13 @@ from opacus.optimizers import DPOptimizer
 from torch import nn
 
 from anechoic.errors import AnechoicError, DesynchronizedError, GuaranteeError, HorizonError, MismatchError
-from anechoic.torch import BatchMemoryManager
 from anechoic.torch.noise_adder import NoiseAdder
 from tests.torch.setting import (
     MODES,
     ONE_MODE,
     backward,
     data,
+    managed,
     mechanism,
     network,
     start,
@@ -292,9 +292,7 @@ def test_a_release_whose_update_failed_is_made_and_counts_once(at):
 @pytest.mark.slow
 def test_an_interrupted_partial_sum_is_refused_until_abandoned(monkeypatch):
     run, whole = start(), start()
-    with BatchMemoryManager(
-        data_loader=run.loader, max_physical_batch_size=3, optimizer=run.optimizer
-    ) as batches:
+    with managed(run, 3) as batches:
         iterator = iter(batches)
         step(run, next(iterator))
         batch = next(iterator)
@@ -324,30 +322,6 @@ def test_a_noise_row_out_of_turn_is_refused():
 
 
 # What belongs to training and must work.
-
-
-@pytest.mark.parametrize(
-    "optimizer",
-    [
-        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=1e-3),
-        lambda p: torch.optim.Adam(p, lr=0.01),
-        lambda p: torch.optim.AdamW(p, lr=0.01),
-        lambda p: torch.optim.RMSprop(p, lr=0.01),
-    ],
-    ids=["momentum", "adam", "adamw", "rmsprop"],
-)
-@pytest.mark.parametrize("mode", ("rows", "ghost"))
-@pytest.mark.few(3)
-def test_any_optimizer_sees_the_same_noisy_gradients(mode, optimizer):
-    run = start(mode, optimizer=optimizer)
-    twin = network()
-    plain = optimizer(twin.parameters())
-    for batch in run.loader:
-        step(run, batch)
-        for p, q in zip(run.model.parameters(), twin.parameters(), strict=True):
-            q.grad = p.grad.clone()
-        plain.step()
-    assert torch.equal(weights(run.model), weights(twin))
 
 
 def test_a_closure_is_evaluated_once():

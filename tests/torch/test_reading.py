@@ -13,6 +13,7 @@ from anechoic import workloads
 from anechoic.losses.dispatch import error
 from anechoic.planning.update import LEAST_RATE, update_of, with_schedule
 from anechoic.torch import CorrectedAdam, PrivacyEngine
+from tests.torch.setting import private
 
 STEPS = 12
 
@@ -126,24 +127,17 @@ def test_the_rate_at_hand_is_the_largest_of_its_schedule(name):
 
 
 def test_make_private_plans_for_the_run_at_hand():
-    data = TensorDataset(torch.zeros(400, 2), torch.zeros(400, dtype=torch.long))
+    loader = DataLoader(TensorDataset(torch.zeros(400, 2), torch.zeros(400, dtype=torch.long)), batch_size=10)
+    given = {"target_epsilon": 2.0, "target_delta": 1e-5, "max_grad_norm": 1.0, "epochs": 1}
     planned = []
     for momentum, keep, scheduled in ((0.0, "all", False), (0.9, "last", True)):
         model = nn.Linear(2, 2)
         optimizer = optim.SGD(model.parameters(), lr=0.5, momentum=momentum)
-        engine = PrivacyEngine()
-        engine.make_private_with_epsilon(
-            module=model,
-            optimizer=optimizer,
-            data_loader=DataLoader(data, batch_size=10),
-            target_epsilon=2.0,
-            target_delta=1e-5,
-            max_grad_norm=1.0,
-            epochs=1,
-            poisson_sampling=False,
-            keep=keep,
+        private(
+            engine := PrivacyEngine(), model=model, optimizer=optimizer, loader=loader, to_epsilon=True,
+            poisson_sampling=False, keep=keep, **given,
             scheduler=schedulers.CosineAnnealingLR(optimizer, 40) if scheduled else None,
-        )
+        )  # fmt: skip
         planned.append(engine.plan.mechanism)
     rates = (1 + np.cos(np.pi * np.arange(40) / 40)) / 2
     run = workloads.momentum(40, 0.9, learning_rates=rates)

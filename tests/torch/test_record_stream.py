@@ -14,6 +14,7 @@ import anechoic as an
 from anechoic.errors import DesynchronizedError, MismatchError, ReplayError, UnsupportedError
 from anechoic.participation import MinSep, Single
 from anechoic.torch import PrivacyEngine, RecordStream
+from tests.torch.setting import private as made_private
 
 B, STEPS = 6, 10
 OWN = torch.Generator()
@@ -42,25 +43,18 @@ def stream_of(feed, rule=None, steps=STEPS):
     )
 
 
-def private(stream, engine=None, **given):
+def private(stream, engine=None, promise=None, **given):
     torch.manual_seed(0)
     model = torch.nn.Linear(3, 1, dtype=torch.float64)
-    torch.nn.init.zeros_(model.weight)
-    torch.nn.init.zeros_(model.bias)
-    mechanism = an.calibrate(
-        an.strategies.Identity(stream.steps),
-        sampling=an.sampling.External(stream.participation, B, stream.steps),
-        noise_multiplier=1e-7,
-        delta=1e-5,
-        unit="user",
-    )
-    engine = engine or PrivacyEngine()
-    return engine.make_private(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=1e-9),
-        data_loader=DataLoader(stream, batch_size=B, **given),
-        mechanism=mechanism,
-        max_grad_norm=1.0,
+    for p in model.parameters():
+        torch.nn.init.zeros_(p)
+    sampling = an.sampling.External(promise or stream.participation, B, stream.steps)
+    identity = an.strategies.Identity(stream.steps)
+    mechanism = an.calibrate(identity, sampling=sampling, noise_multiplier=1e-7, delta=1e-5, unit="user")
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+    loader = DataLoader(stream, batch_size=B, **given)
+    return made_private(
+        engine, model=model, optimizer=optimizer, loader=loader, mechanism=mechanism, max_grad_norm=1.0
     )
 
 
@@ -100,7 +94,7 @@ def test_each_owner_keeps_to_the_promise_and_moves_nobody_else(owners, batch_siz
 
 def test_one_owner_moves_each_sum_by_one_clip_norm_and_as_often_as_promised():
     whole, moved = released(*private(stream_of(Feed()))), []
-    for owner in range(9):
+    for owner in range(0, 9, 2):
         moved.append((whole - released(*private(stream_of(Feed(gone=owner))))).norm(dim=1))
         assert int((moved[-1] > 1e-3).sum()) <= 2
     assert 0.9 < float(torch.stack(moved).max()) <= 1 + 1e-4
@@ -134,6 +128,7 @@ def test_a_resumed_run_goes_on_with_the_records_that_are_due(draw, tmp_path):
     [
         (lambda: Feed(), {}, UnsupportedError, "RecordStream"),
         (lambda: stream_of(Feed()), {"num_workers": 1}, MismatchError, "num_workers is 1"),
+        (lambda: stream_of(Feed()), {"promise": MinSep(2, 2)}, MismatchError, "participation is MinSep"),
         (
             lambda: RecordStream([], batch_size=2, steps=2, participation=Single(), owner=None),
             {},
@@ -154,24 +149,6 @@ def test_what_is_refused(stream, given, error, words):
         made = stream()
         made.steps, made.participation = STEPS, getattr(made, "participation", MinSep(3, 2))
         private(made, **given)
-
-
-def test_another_promise_and_a_record_of_nobody_are_refused():
-    stream = stream_of(Feed())
-    promised = an.calibrate(
-        an.strategies.Identity(STEPS),
-        sampling=an.sampling.External(MinSep(2, 2), B, STEPS),
-        noise_multiplier=1.0,
-        delta=1e-5,
-    )
-    model = torch.nn.Linear(3, 1)
-    with pytest.raises(MismatchError, match="participation is MinSep"):
-        PrivacyEngine().make_private(
-            module=model,
-            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-            data_loader=DataLoader(stream, batch_size=B),
-            mechanism=promised,
-        )
 
 
 @pytest.mark.parametrize("odd", [None, float("nan"), np.float64("nan"), 1.0, True, (1, 2), torch.tensor(1.5)])

@@ -17,8 +17,8 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise.gaussian import LARGEST
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import BandedToeplitz, Identity
-from anechoic.torch import PrivacyEngine
 from tests.noise.test_linear_attack import predictions, shortest_recurrence
+from tests.torch.setting import private
 
 ROWS, BLACK, SEEN, RATE = 24, 700, 100, 0.125
 
@@ -34,14 +34,11 @@ def run(mechanism, x, mode="rows"):
     """(models before and after each step, gradients that were released), of two steps."""
     torch.manual_seed(0)
     model = nn.Linear(x.shape[1], 10, bias=False)
-    out = PrivacyEngine().make_private(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=RATE),
-        data_loader=DataLoader(TensorDataset(x, torch.arange(len(x)) % 10), batch_size=len(x)),
-        grad_sample_mode=mode,
-        poisson_sampling=False,
-        mechanism=mechanism,
-    )
+    loader = DataLoader(TensorDataset(x, torch.arange(len(x)) % 10), batch_size=len(x))
+    out = private(
+        model=model, optimizer=torch.optim.SGD(model.parameters(), lr=RATE), loader=loader,
+        grad_sample_mode=mode, poisson_sampling=False, mechanism=mechanism,
+    )  # fmt: skip
     module, optimizer, loader = out[0], out[1], out[-1]
     criterion = out[2] if len(out) == 4 else F.cross_entropy
     models, released = [model.weight.detach().clone()], []

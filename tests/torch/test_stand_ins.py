@@ -34,23 +34,6 @@ class Delegating(torch.optim.Optimizer):
         return self.optimizer.step(closure)
 
 
-class Imitating:
-    """One that poses as the class of the optimizer inside, so that isinstance holds."""
-
-    def __init__(self, optimizer):
-        self._optimizer = optimizer
-        self.__class__ = type("Imitating", (Imitating, type(optimizer)), {})
-
-    def state_dict(self):
-        return self._optimizer.state_dict()
-
-    def step(self, closure=None):
-        return self._optimizer.step(**({} if closure is None else {"closure": closure}))
-
-    def __getattr__(self, name):
-        return getattr(self._optimizer, name)
-
-
 class Delivering:
     """A loader around another one that moves batches to a device."""
 
@@ -78,11 +61,10 @@ def wrapped(run, **parts):
     return SimpleNamespace(**vars(run) | parts)
 
 
-@pytest.mark.parametrize("around", [Delegating, Imitating])
-def test_a_wrapped_optimizer_and_a_handed_on_loader_make_the_same_run(around):
+def test_a_wrapped_optimizer_and_a_handed_on_loader_make_the_same_run():
     plain = train(start(), 4)
     run = start()
-    inside = wrapped(run, optimizer=around(run.optimizer), loader=Delivering(run.loader))
+    inside = wrapped(run, optimizer=Delegating(run.optimizer), loader=Delivering(run.loader))
     assert torch.equal(train(inside, 4), plain)
     assert run.engine.releases == 4
 

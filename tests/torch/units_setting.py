@@ -50,14 +50,10 @@ def unit_mechanism(sampling, *, noise_std=TINY, unit="user", clip_norm=CLIP):
 
 def unit_run(mode="rows", *, ids, sampling, unit="user", noise_std=TINY, model=None, dataset=None, **options):
     return start(
-        mode,
-        mech=unit_mechanism(sampling, unit=unit, noise_std=noise_std),
-        model=model,
-        dataset=data(EXAMPLES) if dataset is None else dataset,
-        unit_ids=ids,
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=LR),
-        **options,
-    )
+        mode, mech=unit_mechanism(sampling, unit=unit, noise_std=noise_std), model=model,
+        dataset=data(EXAMPLES) if dataset is None else dataset, unit_ids=ids,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=LR), **options,
+    )  # fmt: skip
 
 
 def gradient(model, x, y):

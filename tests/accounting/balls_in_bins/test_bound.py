@@ -191,14 +191,6 @@ def test_one_parameter_noise_within_an_eighth():
     assert gaussian_epsilon(1e-5, math.sqrt(gram.diagonal().max()) / 7.435) == pytest.approx(4.26, abs=0.1)
 
 
-@pytest.mark.slow
-def test_noise_meets_its_target():
-    gram = bins_gram(BandedToeplitz(60, [1.0, 0.5, 0.375]), 12)
-    std = BinsBound(gram).noise_std(1.0, 1e-6)
-    assert BinsBound(gram).epsilon(1e-6, std) <= 1.0 + 1e-6
-    assert BinsBound(gram).epsilon(1e-6, 0.999 * std) > 1.0
-
-
 def test_negative_entries_are_refused_by_name():
     with pytest.raises(UnsupportedError, match="Lemma 3.2 of arXiv 2410.06266"):
         bins_gram(Dense(np.array([[1.0, 0.0], [-1.0, 1.0]])), 2)

@@ -101,15 +101,6 @@ def test_rounding_is_charged(monkeypatch):
     assert composed_epsilon([(one, 1000)], 1e-6) > 1.01 * plain
 
 
-def test_a_flatter_tilt_is_left_out_where_rounding_costs_little(monkeypatch):
-    """It takes twelve million points here where a tenth is enough, and can hardly show a smaller epsilon."""
-    tilts, plain = [], composition._at
-    monkeypatch.setattr(composition, "_at", lambda *given: tilts.append(given[1]) or plain(*given))
-    one = sampled_gaussian_pld(0.6, 4.7e-4, "zero_out", 3e-4)
-    assert composed_epsilon([(one, 291)], 3e-10) == pytest.approx(3.125, abs=0.05)
-    assert len(tilts) == 2  # one in each direction
-
-
 def test_a_flatter_tilt_helps_where_rounding_costs_much():
     """Whoever takes part is seen, so delta is nearly the probability of that."""
     found = poisson_epsilon(0.3151, 0.1888, 2.1e-4, 2156)

@@ -86,7 +86,7 @@ def test_the_least_of_several_laws_at_each_epsilon():
     assert profile.remove[-1] <= 1e-4
 
 
-def testenvelope_is_convex_and_below():
+def test_the_envelope_is_convex_and_below():
     rng = np.random.default_rng(0)
     x = np.sort(rng.uniform(0, 5, 60))
     y = np.exp(-x) * rng.uniform(1, 1.5, 60)

@@ -84,13 +84,10 @@ def train(
     engine = PrivacyEngine(**options)
     mech = read_mechanism(path) if path.exists() else mechanism(sampling, steps=STEPS, examples=EXAMPLES)
     module, private, *criterion, loader = engine.make_private(
-        module=model,
-        optimizer=OPTIMIZERS[optimizer](model.parameters()),
-        criterion=nn.CrossEntropyLoss(),
-        data_loader=DataLoader(dataset, batch_size=8, shuffle=True, num_workers=workers),
-        mechanism=mech,
+        module=model, optimizer=OPTIMIZERS[optimizer](model.parameters()), criterion=nn.CrossEntropyLoss(),
+        data_loader=DataLoader(dataset, batch_size=8, shuffle=True, num_workers=workers), mechanism=mech,
         grad_sample_mode=mode,
-    )
+    )  # fmt: skip
     criterion = criterion[0] if criterion else nn.CrossEntropyLoss()
     if path.exists():
         engine.load_checkpoint(path=path)

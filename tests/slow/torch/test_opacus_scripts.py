@@ -13,11 +13,9 @@ from tests.torch.opacus_scripts import variations
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[3]
-FOLDER = ROOT / "tests" / "torch" / "opacus_scripts"
-FILES = {path.stem: path for path in FOLDER.rglob("*.py") if path.stem not in ("tiny", "variations")}
-OF_TODAY = {name for name, path in FILES.items() if path.parent.name == "today"}
-TUTORIALS = sorted(variations.TUTORIALS.keys() | FILES.keys() - OF_TODAY)
-TODAY = sorted(variations.TODAY.keys() | OF_TODAY)
+FILES = {"checkpoint": ROOT / "tests" / "torch" / "opacus_scripts" / "checkpoint.py"}
+TUTORIALS = sorted(variations.TUTORIALS.keys() | FILES.keys())
+TODAY = sorted(variations.TODAY)
 SCRIPTS = TUTORIALS + TODAY
 #: What else has to change beside the import: words of the message that says so, and the edits.
 EDITS = {

@@ -38,11 +38,6 @@ def check_kills(found, wanted):
     assert found["repeated"] > 0  # or nothing was tried
 
 
-def test_a_few_random_kills(tmp_path):
-    found, _ = ask(tmp_path, "kills:4:4")
-    check_kills(found["kills"], 4)
-
-
 @pytest.mark.timeout(3600)
 def test_two_hundred_random_kills(tmp_path):
     found, errors = ask(tmp_path, "kills:200:7", timeout=3500)

@@ -42,15 +42,9 @@ def bare(data):
     plain = torch.optim.AdamW(network.parameters(), lr=0.02)
     scheduler = torch.optim.lr_scheduler.LinearLR(plain, 1.0, 0.1, total_iters=15)
     model, optimizer, loader = PrivacyEngine(**KEYS).make_private_with_epsilon(
-        module=network,
-        optimizer=plain,
-        data_loader=DataLoader(data()[0], batch_size=64, shuffle=True),
-        target_epsilon=8.0,
-        target_delta=1e-4,
-        max_grad_norm=1.0,
-        epochs=3,
-        scheduler=scheduler,
-    )
+        module=network, optimizer=plain, data_loader=DataLoader(data()[0], batch_size=64, shuffle=True),
+        target_epsilon=8.0, target_delta=1e-4, max_grad_norm=1.0, epochs=3, scheduler=scheduler,
+    )  # fmt: skip
     with BatchMemoryManager(data_loader=loader, max_physical_batch_size=24, optimizer=optimizer) as parts:
         for _ in range(3):
             for x, y in parts:

@@ -18,11 +18,11 @@ from anechoic.noise.torch_arrays import RowArrays
 from anechoic.runs import atomic_files
 from anechoic.sampling import FixedOrder, FixedSize
 from anechoic.strategies import BLT, BandedToeplitz, Identity
-from anechoic.torch import BatchMemoryManager, CorrectedAdam, noise_adder, read_mechanism
+from anechoic.torch import CorrectedAdam, noise_adder, read_mechanism
 from anechoic.torch.checkpoints import checkpoint
 from anechoic.torch.checkpoints.checkpoint import check_place, environment
 from tests.marks import mostly_slow
-from tests.torch.setting import MODES, data, mechanism, network, start, step, train, weights
+from tests.torch.setting import MODES, data, managed, mechanism, network, start, step, train, weights
 
 
 def adam(parameters):
@@ -37,15 +37,9 @@ def lively(mode="rows", *, keys=True, mech=None, optimizer=adam, workers=None, *
     """A run with dropout and augmentations, which draw from every generator."""
     mech = mech or mechanism("cyclic")
     return start(
-        mode,
-        mech=mech,
-        model=network(dropout=0.3),
-        dataset=data(mech.sampling.examples, augmented=True),
-        optimizer=optimizer,
-        keys=keys,
-        loader=workers or {},
-        **options,
-    )
+        mode, mech=mech, model=network(dropout=0.3), dataset=data(mech.sampling.examples, augmented=True),
+        optimizer=optimizer, keys=keys, loader=workers or {}, **options,
+    )  # fmt: skip
 
 
 def scrambled():
@@ -97,10 +91,8 @@ def test_a_resumed_run_is_bit_identical(name, tmp_path, other_process):
 def test_micro_batches_resume_with_the_same_size(tmp_path, other_process):
     path = tmp_path / "run.ckpt"
 
-    def managed(run, size, stop):
-        with BatchMemoryManager(
-            data_loader=run.loader, max_physical_batch_size=size, optimizer=run.optimizer
-        ) as batches:
+    def stepped(run, size, stop):
+        with managed(run, size) as batches:
             while run.engine.releases < stop:
                 for batch in batches:
                     step(run, batch)
@@ -110,17 +102,17 @@ def test_micro_batches_resume_with_the_same_size(tmp_path, other_process):
 
     torch.manual_seed(5)
     whole = lively()
-    managed(whole, 3, 6)
+    stepped(whole, 3, 6)
     whole.engine.save_checkpoint(path=path)
     with pytest.raises(ReplayError, match="max_physical_batch_size=None was 3"):
         iter(whole.loader)
-    end = managed(whole, 3, 15)
+    end = stepped(whole, 3, 15)
     other_process()
     resumed = lively(keys=False)
     resumed.engine.load_checkpoint(path=path)
     with pytest.raises(ReplayError, match="max_physical_batch_size=4 was 3"):
-        managed(resumed, 4, 15)
-    assert torch.equal(managed(resumed, 3, 15), end)
+        stepped(resumed, 4, 15)
+    assert torch.equal(stepped(resumed, 3, 15), end)
 
 
 def with_other_digits(mech):
@@ -156,9 +148,7 @@ def test_a_plan_made_again_with_other_digits_goes_on_with_the_mechanism_of_the_r
 def test_a_batch_in_hand_is_not_saved(mode, tmp_path):
     path = tmp_path / "run.ckpt"
     run = start(mode)
-    with BatchMemoryManager(
-        data_loader=run.loader, max_physical_batch_size=3, optimizer=run.optimizer
-    ) as batches:
+    with managed(run, 3) as batches:
         iterator = iter(batches)
         batch = next(iterator)
         with pytest.raises(DesynchronizedError, match="batch 0 was delivered"):
@@ -378,6 +368,7 @@ def test_a_run_keeps_the_cipher_that_it_began_with(
     began, goes_on, keys, tmp_path, other_process, monkeypatch
 ):
     path = tmp_path / "run.ckpt"
+    assert [noise_adder.usual_cipher(torch.device(d)) for d in ("cpu", "cuda:1")] == [AES, CHACHA]
     monkeypatch.setattr(noise_adder, "usual_cipher", lambda device: began)  # as on a device, and on the CPU
     run = start()
     train(run, 2)
@@ -414,11 +405,6 @@ def test_a_run_moves_from_the_noise_of_a_device_to_the_cpu(grid_bits, tmp_path, 
     resumed = start(mech=mech, keys=False)
     resumed.engine.load_checkpoint(path=path)
     assert torch.equal(train(resumed, 5), expected)
-
-
-def test_a_run_draws_its_noise_where_its_parameters_are():
-    assert noise_adder.usual_cipher(torch.device("cpu")) == AES
-    assert noise_adder.usual_cipher(torch.device("cuda", 1)) == CHACHA
 
 
 @pytest.mark.slow

@@ -14,8 +14,8 @@ from anechoic.errors import DesynchronizedError, HorizonError
 from anechoic.runs.ledger import Delivery, ReleaseLedger
 from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
 from anechoic.torch.loading.fetching import Fetcher, Request, empty_like
-from anechoic.torch.loading.loader import BatchSource, PrivateDataLoader
-from tests.marks import each_once, every_other
+from anechoic.torch.loading.loader import BatchSource, PrivateDataLoader, split_evenly
+from tests.marks import each_once, every_other, in_turn
 
 KEY = bytes(range(32))
 WORKERS = {
@@ -144,6 +144,20 @@ def test_the_generators_of_the_training_loop_are_not_touched(name):
 
 
 # Micro-batches.
+
+
+@in_turn("count", range(12))
+@in_turn("most", [1, 2, 3, 5, 20, None])
+def test_split(count, most):
+    parts = split_evenly(list(range(count)), most)
+    assert [index for part in parts for index in part] == list(range(count))
+    sizes = [len(part) for part in parts]
+    if most is None:
+        assert len(parts) == 1
+    else:
+        assert max(sizes) <= most
+        assert len(parts) == max(1, -(-count // most))
+        assert max(sizes) - min(sizes) <= 1
 
 
 @pytest.mark.parametrize("name", every_other(list(WORKERS)))

@@ -14,7 +14,7 @@ from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Patt
 from anechoic.sampling import CyclicPoisson, FixedOrder
 from tests.marks import in_turn
 
-KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
+KEY = bytes(range(32))
 
 
 def in_order(examples, batch_size, *, key=KEY, epochs=2, drop_last=False):
@@ -23,9 +23,6 @@ def in_order(examples, batch_size, *, key=KEY, epochs=2, drop_last=False):
 
 def cyclic(examples, batch_size, groups, *, key=KEY, grouping="balanced", steps=100):
     return PoissonBatches(CyclicPoisson(examples, batch_size, groups, steps, grouping), 10, key)
-
-
-# 1 / (1 / L) is not L in floating point for these L, and Opacus's int(N * (1 / L)) is off by one
 
 
 def test_one_permutation_is_uniform():

@@ -64,6 +64,17 @@ model = GPT2LMHeadModel(GPT2Config(
 )).train()""",
 }
 
+BERT = {
+    "imports": """\
+from transformers import BertConfig, BertForSequenceClassification
+config = BertConfig(
+    vocab_size=WORDS, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+    max_position_embeddings=LENGTH, num_labels=3,
+)""",
+    "batch": "batch",
+    "loss": "model(**batch).loss",
+}
+
 #: In the style of Opacus's tutorials and examples; Opacus runs them too.
 TUTORIALS = {
     "accountant": {
@@ -236,6 +247,65 @@ TUTORIALS = {
                     return self.base(x) + self.lora_B(self.lora_A(x))""",
         "model": "model = nn.Sequential(LoRALinear(nn.Linear(6, 8)), nn.Tanh(), nn.Linear(8, 3))",
         "optimizer": "torch.optim.Adam(filter(lambda p: p.requires_grad, model.parameters()), lr=1e-3)",
+    },
+    "resnet": {
+        "imports": """\
+            from opacus.validators import ModuleValidator
+
+            class Block(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.conv, self.bn = nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)
+
+                def forward(self, x):
+                    return x + torch.relu(self.bn(self.conv(x)))""",
+        "loader": "images(channels=3)",
+        "model": """\
+            model = nn.Sequential(
+                nn.Conv2d(3, 4, 3), Block(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
+            )
+            errors = ModuleValidator.validate(model, strict=False)
+            model = ModuleValidator.fix(model)
+            ModuleValidator.validate(model, strict=True)""",
+        "optimizer": "torch.optim.RMSprop(model.parameters(), lr=1e-3)",
+        "make": "make_private_with_epsilon",
+        "options": "epochs=1, target_epsilon=50.0, target_delta=1e-3, max_grad_norm=1.2",
+        "before": "sigma = optimizer.noise_multiplier",
+    },
+    "bert_frozen": {
+        "imports": """\
+            class Layer(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.query, self.key, self.value = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+                    self.norm, self.output = nn.LayerNorm(8), nn.Linear(8, 8)
+
+                def forward(self, x):
+                    scores = self.query(x) @ self.key(x).transpose(1, 2) / 8**0.5
+                    return self.norm(x + self.output(scores.softmax(-1) @ self.value(x)))
+
+            class Bert(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.words, self.positions = nn.Embedding(WORDS, 8), nn.Embedding(LENGTH, 8)
+                    self.layers = nn.ModuleList([Layer(), Layer()])
+                    self.classifier = nn.Linear(8, 3)
+
+                def forward(self, input_ids, labels):
+                    x = self.words(input_ids) + self.positions(torch.arange(LENGTH))
+                    for layer in self.layers:
+                        x = layer(x)
+                    logits = self.classifier(x[:, 0])
+                    return F.cross_entropy(logits, labels), logits""",
+        "loader": "texts()",
+        "model": """\
+            model = Bert().train().requires_grad_(False)
+            for part in (model.layers[-1], model.classifier):
+                part.requires_grad_(True)""",
+        "optimizer": "torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=5e-4)",
+        "make": "make_private_with_epsilon",
+        "options": "target_delta=1e-3, target_epsilon=7.5, epochs=1, max_grad_norm=0.1",
+        "loss": "model(input_ids=x, labels=y)[0]",
     },
 }
 #: As scripts are written today.
@@ -519,6 +589,111 @@ model = get_peft_model(model.to(torch.bfloat16), options).train()""",
             out = model(batch["x"])
             value = F.smooth_l1_loss(out["value"], batch["value"])""",
         "loss": "F.cross_entropy(out['kind'], batch['kind']) + 0.5 * value",
+    },
+    "plateau": {
+        "imports": "import copy\nbest, best_state, bad = float('inf'), None, 0",
+        "loader": "images(shuffle=True)",
+        "model": """\
+            public = torch.randn(32, 1, 8, 8)
+            model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 3))
+            criterion = nn.CrossEntropyLoss()""",
+        "optimizer": """\
+            torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
+            scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)""",
+        "epochs": "4",
+        "each_epoch": "model.train()",
+        "loss": "criterion(model(x), y)",
+        "after_epoch": """\
+            model.eval()
+            with torch.no_grad():
+                val_loss = criterion(model(public), labels(public)).item()
+            scheduler.step(val_loss)
+            if val_loss < best:
+                best, best_state, bad = val_loss, copy.deepcopy(model.state_dict()), 0
+            else:
+                bad += 1
+                if bad == 2:
+                    break""",
+        "end": "model.load_state_dict(best_state)",
+    },
+    "packed": {
+        "imports": """\
+            import random
+            from opacus.layers import DPLSTM
+            from torch.nn.utils.rnn import pack_padded_sequence, pad_sequence
+
+            class Names(torch.utils.data.Dataset):
+                def __init__(self):
+                    self.rows = [(x[: 2 + i % 5], y) for i, (x, y) in enumerate(texts().dataset)]
+
+                def __len__(self):
+                    return len(self.rows)
+
+                def __getitem__(self, i):
+                    x, y = self.rows[i]
+                    return (x.flip(0) if random.random() < 0.5 else x), y
+
+            def collate(batch):
+                xs, ys = zip(*batch, strict=True)
+                return pad_sequence(xs, batch_first=True), torch.tensor([len(x) for x in xs]), torch.stack(ys)
+
+            class Net(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.embedding, self.lstm = nn.Embedding(WORDS, 8), DPLSTM(8, 8, batch_first=True)
+                    self.fc = nn.Linear(8, 3)
+
+                def forward(self, x, n):
+                    x = self.embedding(x)
+                    packed = pack_padded_sequence(x, n, batch_first=True, enforce_sorted=False)
+                    _, (h, _) = self.lstm(packed)
+                    return self.fc(h[-1])""",
+        "loader": "DataLoader(Names(), batch_size=16, shuffle=True, collate_fn=collate)",
+        "model": "model = Net()",
+        "optimizer": "torch.optim.Adam(model.parameters(), lr=1e-2)",
+        "batch": "x, lengths, y",
+        "loss": "F.cross_entropy(model(x, lengths), y)",
+    },
+    "bert_classification": BERT
+    | {
+        "imports": BERT["imports"]
+        + """
+from transformers import get_linear_schedule_with_warmup
+
+rows = [
+    {"input_ids": x, "attention_mask": torch.ones_like(x), "labels": y, "text": f"text {i}"}
+    for i, (x, y) in enumerate(texts().dataset)
+]
+
+def collate(batch):
+    names = "input_ids", "attention_mask", "labels"
+    return {key: torch.stack([row[key] for row in batch]) for key in names}""",
+        "loader": "DataLoader(rows, batch_size=16, shuffle=True, collate_fn=collate)",
+        "model": """\
+            model = BertForSequenceClassification(config)
+            model.bert.embeddings.requires_grad_(False)
+            model.train()""",
+        "optimizer": """\
+            torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=5e-4)
+            scheduler = get_linear_schedule_with_warmup(optimizer, 1, 2 * len(loader))""",
+        "epochs": "2",
+        "after_step": "scheduler.step()\noptimizer.zero_grad(set_to_none=True)",
+    },
+    "peft_bf16": BERT
+    | {
+        "imports": BERT["imports"]
+        + """
+from peft import LoraConfig, get_peft_model
+
+rows = [{"input_ids": x, "labels": y} for x, y in texts().dataset]""",
+        "loader": "DataLoader(rows, batch_size=16, shuffle=True)",
+        "model": """\
+            options = LoraConfig(
+                r=2, lora_alpha=4, target_modules=["query", "value"], modules_to_save=["classifier"]
+            )
+            base = BertForSequenceClassification(config).to(torch.bfloat16)
+            model = get_peft_model(base, options).train()""",
+        "optimizer": "torch.optim.AdamW((p for p in model.parameters() if p.requires_grad), lr=1e-3)",
     },
 }
 

@@ -8,9 +8,9 @@ import torch
 from torch.utils.data import Dataset
 
 from anechoic.errors import GuaranteeError, UnsupportedError
-from anechoic.torch import BatchMemoryManager, PrivacyEngine
+from anechoic.torch import PrivacyEngine
 from anechoic.torch import generators as randomness
-from tests.torch.setting import FEATURES, data, mechanism, network, start, step, train, weights
+from tests.torch.setting import FEATURES, data, managed, mechanism, network, start, step, train, weights
 
 
 def draw():
@@ -85,8 +85,7 @@ def test_micro_batches_draw_apart_and_are_given_back():
     outside = draw()
     scramble(3)
     drawn = []
-    manager = BatchMemoryManager(data_loader=run.loader, max_physical_batch_size=4, optimizer=run.optimizer)
-    with manager as batches:
+    with managed(run, 4) as batches:
         for batch in batches:
             drawn.append(draw())
             step(run, batch)
@@ -196,12 +195,3 @@ def test_functions_give_keys_when_the_run_begins():
         PrivacyEngine(noise_key=lambda: b"abc")._keys.draw()
     with pytest.raises(ValueError, match="two different keys"):
         PrivacyEngine(noise_key=lambda: bytes(32), sampling_key=lambda: bytes(32))._keys.draw()
-
-
-def test_states_as_data_go_on_where_they_were():
-    scramble(5)
-    saved = randomness.as_data(randomness.states(cuda=False))
-    expected = draw()
-    scramble(6)
-    randomness.restore(randomness.from_data(saved))
-    assert draw() == expected

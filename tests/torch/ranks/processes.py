@@ -62,12 +62,9 @@ def _forked(rank, count, work, folder, timeout):
     try:
         if count > 1:
             dist.init_process_group(
-                "gloo",
-                init_method=f"file://{folder}/store",
-                rank=rank,
-                world_size=count,
+                "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=count,
                 timeout=timedelta(seconds=timeout),
-            )
+            )  # fmt: skip
         found = work(rank)
     except BaseException as error:
         error.add_note(traceback.format_exc())

@@ -14,7 +14,7 @@ from anechoic.torch import PrivacyEngine
 from anechoic.torch.setup.clip_norms import GAMMA, fitted, flat_norm
 from anechoic.torch.sources.clipping import GridClipping
 from tests.marks import in_turn, slow
-from tests.torch.setting import data, mechanism, network, start, step
+from tests.torch.setting import data, mechanism, network, private, start, step
 
 SPLITS = {"per_layer": [0.3, 0.4, 0.5, 0.6], "per_group": {"0.*": 0.7, "*": 0.2}}
 
@@ -39,66 +39,41 @@ def test_the_flat_norm_is_never_less_than_the_root_of_the_squares(norms):
 def test_a_planned_mechanism_has_the_flat_norm_and_its_grid():
     run = start(mech=mechanism("poisson"), clipping="per_layer", max_grad_norm=[0.5] * 4, keys=False)
     assert run.mechanism.clip_norm == 1.0
-    model = network()
-    engine = PrivacyEngine()
-    engine.make_private_with_epsilon(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        data_loader=run.plain,
-        target_epsilon=8.0,
-        target_delta=1e-3,
-        epochs=1,
-        mechanism="identity",
-        clipping="per_group",
-        max_grad_norm={"*.weight": 3.0, "*.bias": 4.0},
-    )
+    private(
+        engine := PrivacyEngine(), loader=run.plain, to_epsilon=True, target_epsilon=8.0, target_delta=1e-3,
+        epochs=1, mechanism="identity", clipping="per_group", max_grad_norm={"*.weight": 3.0, "*.bias": 4.0},
+    )  # fmt: skip
     assert engine.mechanism.clip_norm == 5.0
     clipping = engine._run.source.clipping
     assert isinstance(clipping, GridClipping) and clipping.parts.places == (0, 1, 0, 1)
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "message"),
+    ("word", "norm", "error", "message"),
     [
-        ({"clipping": "adaptive"}, UnsupportedError, "clipping='adaptive'.*'automatic'"),
-        ({"clipping": "per-layer"}, ValueError, "clipping='per-layer'"),
-        ({"max_grad_norm": [1.0]}, ValueError, "a list of norms is that of clipping='per_layer'"),
-        ({"max_grad_norm": {"*": 1.0}}, ValueError, "clipping='per_group'"),
-        ({"clipping": "per_layer", "max_grad_norm": {"*": 1.0}}, ValueError, "clipping='per_group'"),
-        ({"clipping": "per_group", "max_grad_norm": [1.0]}, ValueError, "clipping='per_layer'"),
-        ({"clipping": "per_group"}, ValueError, "give norms by patterns of names"),
-        ({"clipping": "per_group", "max_grad_norm": {}}, ValueError, "must map patterns"),
-        ({"clipping": "per_group", "max_grad_norm": {0: 1.0}}, ValueError, "must map patterns"),
-        ({"clipping": "per_group", "max_grad_norm": {"0.*": 1.0}}, ValueError, "no pattern for '2.weight'"),
-        (
-            {"clipping": "per_group", "max_grad_norm": {"*": 1.0, "0.*": 1.0}},
-            ValueError,
-            r"no trainable parameter is left for '0\.\*'",
-        ),
-        (
-            {"clipping": "per_layer", "max_grad_norm": [1.0] * 3},
-            ValueError,
-            "3 norms, and the optimizer has 4",
-        ),
-        (
-            {"clipping": "per_layer", "max_grad_norm": [1.0, 1.0, 0.0, 1.0]},
-            ValueError,
-            "a norm of max_grad_norm",
-        ),
-        (
-            {"clipping": "per_layer", "max_grad_norm": [float("nan")] * 4},
-            ValueError,
-            "a norm of max_grad_norm",
-        ),
-        ({"clipping": "per_layer", "max_grad_norm": "1111"}, ValueError, "max_grad_norm='1111'"),
-        ({"clipping": "per_layer", "max_grad_norm": [0.6] * 4}, MismatchError, "max_grad_norm=1.2"),
-        ({"clipping": "automatic", "max_grad_norm": 2.0}, MismatchError, "max_grad_norm=2.0"),
+        ("adaptive", 1.0, UnsupportedError, "clipping='adaptive'.*'automatic'"),
+        ("per-layer", 1.0, ValueError, "clipping='per-layer'"),
+        ("flat", [1.0], ValueError, "a list of norms is that of clipping='per_layer'"),
+        ("flat", {"*": 1.0}, ValueError, "clipping='per_group'"),
+        ("per_layer", {"*": 1.0}, ValueError, "clipping='per_group'"),
+        ("per_group", [1.0], ValueError, "clipping='per_layer'"),
+        ("per_group", None, ValueError, "give norms by patterns of names"),
+        ("per_group", {}, ValueError, "must map patterns"),
+        ("per_group", {0: 1.0}, ValueError, "must map patterns"),
+        ("per_group", {"0.*": 1.0}, ValueError, "no pattern for '2.weight'"),
+        ("per_group", {"*": 1.0, "0.*": 1.0}, ValueError, r"no trainable parameter is left for '0\.\*'"),
+        ("per_layer", [1.0] * 3, ValueError, "3 norms, and the optimizer has 4"),
+        ("per_layer", [1.0, 1.0, 0.0, 1.0], ValueError, "a norm of max_grad_norm"),
+        ("per_layer", [float("nan")] * 4, ValueError, "a norm of max_grad_norm"),
+        ("per_layer", "1111", ValueError, "max_grad_norm='1111'"),
+        ("per_layer", [0.6] * 4, MismatchError, "max_grad_norm=1.2"),
+        ("automatic", 2.0, MismatchError, "max_grad_norm=2.0"),
     ],
 )
-def test_what_means_nothing_is_refused(options, error, message):
-    model = network()
+def test_what_means_nothing_is_refused(word, norm, error, message):
+    model, given = network(), {} if norm is None else {"max_grad_norm": norm}
     with pytest.raises(error, match=message):
-        start(model=model, **options)
+        start(model=model, clipping=word, **given)
     assert "forward" not in model[0].__dict__
 
 
@@ -149,12 +124,8 @@ def test_layers_of_units_are_clipped_by_unit():
     """Two examples of one unit add up before they are clipped, part by part."""
     mech = Mechanism(Identity(1), FixedOrder(1, 1, 1), 1e-9, flat_norm([1e-3] * 4), unit="user")
     run = start(
-        mech=mech,
-        dataset=data(2),
-        unit_ids=["ann", "ann"],
-        clipping="per_layer",
-        max_grad_norm=[1e-3] * 4,
+        mech=mech, dataset=data(2), unit_ids=["ann", "ann"], clipping="per_layer", max_grad_norm=[1e-3] * 4,
         shuffle=False,
-    )
+    )  # fmt: skip
     step(run, next(iter(run.loader)))
     assert [float(p.grad.norm()) for p in run.model.parameters()] == pytest.approx([1e-3] * 4, rel=1e-4)

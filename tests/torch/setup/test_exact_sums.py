@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
 
 from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
 from anechoic.noise import NoiseStream
@@ -17,7 +16,7 @@ from anechoic.planning.integer_noise import on_finest_grid
 from anechoic.planning.update import UpdateRule
 from anechoic.torch import PrivacyEngine, read_mechanism
 from anechoic.torch.setup.planned import against_grid
-from tests.torch.setting import NOISE_KEY, backward, data, mechanism, start, step
+from tests.torch.setting import NOISE_KEY, backward, mechanism, private, start, step
 
 BITS = 20
 
@@ -80,17 +79,11 @@ def test_sums_that_are_not_integers_are_refused_on_a_grid():
 
 def planned(*, mode="rows", model=None, strategy="identity", **options):
     """An engine that planned its mechanism."""
-    engine, model = PrivacyEngine(), nn.Linear(6, 2) if model is None else model
     given = {"target_epsilon": 2.0, "target_delta": 1e-5, "epochs": 2, "max_grad_norm": 1.0, **options}
-    engine.make_private_with_epsilon(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        data_loader=DataLoader(data(40), batch_size=8),
-        mechanism=strategy,
-        grad_sample_mode=mode,
-        poisson_sampling=False,
-        **given,
-    )
+    private(
+        engine := PrivacyEngine(), model=nn.Linear(6, 2) if model is None else model, to_epsilon=True,
+        mechanism=strategy, grad_sample_mode=mode, poisson_sampling=False, **given,
+    )  # fmt: skip
     return engine
 
 
@@ -168,12 +161,9 @@ def test_noise_that_grows_late_gets_a_coarser_grid_before_the_run():
 
     def runs(mechanism, steps):
         stream = NoiseStream(
-            mechanism.strategy,
-            8,
-            std=3 * mechanism.noise_std,
-            key=bytes([7] * 32),
+            mechanism.strategy, 8, std=3 * mechanism.noise_std, key=bytes([7] * 32),
             grid=2.0**-mechanism.grid_bits,
-        )
+        )  # fmt: skip
         state = stream.init()
         for _ in range(steps):
             _, state = stream.next(state)

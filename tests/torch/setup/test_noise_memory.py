@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 from anechoic.errors import MismatchError
 from anechoic.strategies import BLT, BandedInverse
 from anechoic.torch import PrivacyEngine
 from anechoic.torch.checkpoints import checkpoint
-from tests.torch.setting import data, mechanism, network, start, train
+from tests.torch.setting import data, mechanism, network, private, start, train
 
 STEPS = 15
 PARAMETERS = sum(p.numel() for p in network().parameters())
@@ -69,21 +69,13 @@ def test_what_cannot_be_made_again_is_refused_with_the_bytes(grid_bits):
     )
 
 
-def engine_of(mech, **options):
-    """The engine of a run that is planned, or that a plan is given to."""
-    engine, model = PrivacyEngine(), network()
-    loader = DataLoader(data(), batch_size=8, shuffle=True)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    engine.make_private(module=model, optimizer=optimizer, data_loader=loader, mechanism=mech, **options)
-    return engine
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("exact_sums", [None, True, False])
 def test_a_planned_run_is_on_a_grid_also_where_rows_have_no_room_there(exact_sums):
     """Two rows of float32 fit, and two of float64 do not."""
     options = {"epochs": 3, "noise_multiplier": 0.5, "max_grad_norm": 1.0, "poisson_sampling": False}
-    engine = engine_of("output", **options, memory_budget=2 * 4 * PARAMETERS, exact_sums=exact_sums)
+    options |= {"memory_budget": 2 * 4 * PARAMETERS, "exact_sums": exact_sums}
+    private(engine := PrivacyEngine(), mechanism="output", **options)
     floats = exact_sums is False
     assert engine.arithmetic.exact == (not floats)
     storage = "store" if floats else "regenerate"

@@ -16,6 +16,7 @@ from anechoic.torch import PrivacyEngine
 from anechoic.units.ownership import Units
 from tests.marks import each_once
 from tests.torch.setting import NOISE_KEY, SAMPLING_KEY, data, network, start, step, train, weights
+from tests.torch.setting import private as made_private
 from tests.torch.units_setting import (
     CLIP,
     EXAMPLES,
@@ -226,27 +227,14 @@ class InTime(BatchSampler):
         super().__init__(SequentialSampler(range(examples)), size, drop_last=False)
 
 
-def external(ids, participation, *, batch_size=5, steps=8, sampler=None, dataset=None, unit="user"):
+def external(ids, participation, *, batch_size=5, steps=8, sampler=None, unit="user"):
     mech = calibrate(
-        Identity(steps),
-        sampling=External(participation, batch_size, steps),
-        noise_multiplier=1.0,
-        delta=1e-3,
-        clip_norm=CLIP,
-        unit=unit,
-    )
-    dataset = data(EXAMPLES) if dataset is None else dataset
-    model = network()
+        Identity(steps), sampling=External(participation, batch_size, steps), noise_multiplier=1.0,
+        delta=1e-3, clip_norm=CLIP, unit=unit,
+    )  # fmt: skip
+    loader = DataLoader(data(EXAMPLES), batch_sampler=InTime(EXAMPLES) if sampler is None else sampler)
     engine = PrivacyEngine(noise_key=NOISE_KEY, sampling_key=SAMPLING_KEY)
-    loader = DataLoader(dataset, batch_sampler=InTime(EXAMPLES) if sampler is None else sampler)
-    made = engine.make_private(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=LR),
-        data_loader=loader,
-        mechanism=mech,
-        unit_ids=ids,
-    )
-    return engine, made
+    return engine, made_private(engine, loader=loader, mechanism=mech, unit_ids=ids)
 
 
 def test_the_promise_is_checked_for_units():
@@ -273,17 +261,10 @@ def test_the_promise_is_checked_for_units():
 
 
 def private(*, ids, batch_size=3, shuffle=True, drop_last=False, **options):
-    model = network()
+    loader = DataLoader(data(EXAMPLES), batch_size=batch_size, shuffle=shuffle, drop_last=drop_last)
+    given = {"target_epsilon": 8.0, "target_delta": 1e-3, "max_grad_norm": 1.0, **options}
     engine = PrivacyEngine()
-    defaults = {"target_epsilon": 8.0, "target_delta": 1e-3, "max_grad_norm": 1.0}
-    made = engine.make_private_with_epsilon(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=LR),
-        data_loader=DataLoader(data(EXAMPLES), batch_size=batch_size, shuffle=shuffle, drop_last=drop_last),
-        unit_ids=ids,
-        **{**defaults, **options},
-    )
-    return engine, made
+    return engine, made_private(engine, loader=loader, to_epsilon=True, unit_ids=ids, **given)
 
 
 @pytest.mark.slow

@@ -9,10 +9,9 @@ from torch.utils.data import TensorDataset
 
 from anechoic.errors import DesynchronizedError, MismatchError
 from anechoic.sampling import FixedOrder
-from anechoic.torch import BatchMemoryManager
 from anechoic.units.ownership import Units
 from tests.marks import each_once
-from tests.torch.setting import data, network, step, train, weights
+from tests.torch.setting import data, managed, network, step, train, weights
 from tests.torch.units_setting import EXAMPLES, IDS, scheme, unit_run
 
 # Micro-batches, workers, empty batches.
@@ -23,10 +22,7 @@ from tests.torch.units_setting import EXAMPLES, IDS, scheme, unit_run
 def test_micro_batches_split_no_unit(most, name):
     sampling = scheme(name, 11, 10)
     whole, parts = (unit_run(ids=IDS, sampling=sampling, noise_std=0.5) for _ in range(2))
-    manager = BatchMemoryManager(
-        data_loader=parts.loader, max_physical_batch_size=most, optimizer=parts.optimizer
-    )
-    with manager as loader:
+    with managed(parts, most) as loader:
         while parts.engine.releases < 10:
             for batch in loader:
                 assert len(batch[0]) <= most
@@ -37,11 +33,9 @@ def test_micro_batches_split_no_unit(most, name):
 def test_a_unit_larger_than_a_micro_batch_is_refused():
     run = unit_run(ids=IDS, sampling=FixedOrder(11, 3, steps=4))
     with pytest.raises(MismatchError, match=r"up to 4 examples to one step.*max_examples=3"):
-        BatchMemoryManager(data_loader=run.loader, max_physical_batch_size=3, optimizer=run.optimizer)
+        managed(run, 3)
     run = unit_run(ids=Units(IDS, max_examples=3), sampling=FixedOrder(11, 3, steps=4))
-    with BatchMemoryManager(
-        data_loader=run.loader, max_physical_batch_size=3, optimizer=run.optimizer
-    ) as loader:
+    with managed(run, 3) as loader:
         for batch in loader:
             assert len(batch[0]) == 3
             step(run, batch)

@@ -17,7 +17,8 @@ from anechoic.torch import PrivacyEngine
 from anechoic.torch.loading.fetching import check_repeats
 from anechoic.torch.setup.mechanism_fit import fitting_batch
 from anechoic.units.ownership import Units
-from tests.torch.setting import data, network
+from tests.torch.setting import data
+from tests.torch.setting import private as made_private
 from tests.torch.units_setting import EXAMPLES, IDS, unit_mechanism, unit_run
 
 
@@ -146,20 +147,9 @@ def test_make_private_tries_the_loader():
 
 
 def private(**options):
-    model = network()
-    made = {
-        "module": model,
-        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
-        "data_loader": DataLoader(data(EXAMPLES), batch_size=3, shuffle=True),
-        "noise_multiplier": 1.0,
-        "max_grad_norm": 1.0,
-        "epochs": 1,
-        "poisson_sampling": False,
-        "unit_ids": IDS,
-        **options,
-    }
-    engine = PrivacyEngine()
-    engine.make_private(**made)
+    loader = DataLoader(data(EXAMPLES), batch_size=3, shuffle=True)
+    given = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "epochs": 1, "poisson_sampling": False}
+    made_private(engine := PrivacyEngine(), **{"loader": loader, **given, "unit_ids": IDS, **options})
     return engine
 
 
@@ -182,7 +172,7 @@ def test_a_batch_sampler_needs_a_mechanism():
     for kind in (BatchSampler, Own):
         loader = DataLoader(data(EXAMPLES), batch_sampler=kind(SequentialSampler(range(EXAMPLES)), 5, False))
         with pytest.raises(UnsupportedError, match=r"External\(participation, batch_size, steps\)"):
-            private(data_loader=loader, participation=MinSep(1, 2), unit="user")
+            private(loader=loader, participation=MinSep(1, 2), unit="user")
 
 
 def test_a_batch_size_that_fits_is_named():
@@ -190,12 +180,12 @@ def test_a_batch_size_that_fits_is_named():
     plain = {"noise_multiplier": None, "max_grad_norm": None, "epochs": None, "poisson_sampling": True}
     loader = DataLoader(data(EXAMPLES), batch_size=3, shuffle=True)
     with pytest.raises(MismatchError, match="4 batches a pass, the mechanism 3.*batch_size and drop_last"):
-        private(mechanism=mech, data_loader=loader, **plain)
-    private(mechanism=mech, data_loader=DataLoader(data(EXAMPLES), batch_size=4, shuffle=True), **plain)
+        private(mechanism=mech, loader=loader, **plain)
+    private(mechanism=mech, loader=DataLoader(data(EXAMPLES), batch_size=4, shuffle=True), **plain)
     mech = unit_mechanism(FixedOrder(11, 3, steps=8))
     loader = DataLoader(data(EXAMPLES), batch_size=3, shuffle=True, drop_last=True)
     with pytest.raises(MismatchError, match="drop_last=False.*Give the loader"):
-        private(mechanism=mech, data_loader=loader, **plain)
+        private(mechanism=mech, loader=loader, **plain)
 
 
 def test_fitting_batch_agrees_with_brute_force():

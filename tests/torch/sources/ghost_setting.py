@@ -20,13 +20,10 @@ from anechoic.torch.sources.ghost.source import GhostSource
 def ghost(model, rows, *, clip=1.0, batch_first=True, **clipping):
     """A source over the trainable parameters of `model`, for sums over rows; a batch is in hand."""
     setup = SourceSetup(
-        module=model,
-        parameters=[p for p in model.parameters() if p.requires_grad],
-        clipping=Clipping(clip, **clipping),
-        ledger=SimpleNamespace(),
-        batch_first=batch_first,
+        module=model, parameters=[p for p in model.parameters() if p.requires_grad],
+        clipping=Clipping(clip, **clipping), ledger=SimpleNamespace(), batch_first=batch_first,
         loss_reduction="sum",
-    )
+    )  # fmt: skip
     source, delivery = GhostSource(setup), Delivery(0, rows)
     source.on_delivery(delivery)
     return source, delivery
@@ -84,8 +81,5 @@ def outer(x, a, budget=None, among=None):
     """Rows of sum_t a_t x_t', from (rows, positions, features) each."""
     return OuterProducts(
         lambda part: (x[part].double().unsqueeze(0), a[part].double().unsqueeze(0)),
-        Sizes(*x.shape, a.shape[2]),
-        lambda made: made.squeeze(0),
-        budget or MemoryAllowance(),
-        among,
-    )
+        Sizes(*x.shape, a.shape[2]), lambda made: made.squeeze(0), budget or MemoryAllowance(), among,
+    )  # fmt: skip

@@ -61,11 +61,11 @@ def test_attention_drops_alike_side_by_side_and_alone(autocast):
     torch.manual_seed(0)
     module, x = Attention(), torch.randn(ROWS, LENGTH, 6)
     given, found, alone = (x, masks()), 0, 0
-    for _ in range(300):  # the masks differ: the mean of the two does not
+    for _ in range(150):  # the masks differ: the mean of the two does not
         passes, made = rowwise(module, given, autocast=autocast)
-        found, alone = found + made / 300, alone + each_alone(module, given, autocast=autocast) / 300
+        found, alone = found + made / 150, alone + each_alone(module, given, autocast=autocast) / 150
     assert not passes._model.loops
-    assert float((found - alone).norm()) <= 0.1 * float(alone.norm())
+    assert float((found - alone).norm()) <= 0.14 * float(alone.norm())
 
 
 @pytest.mark.parametrize(

@@ -1,29 +1,20 @@
 """Models that people train, small and random, each with a batch of rows of unequal lengths and a loss."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
 
 ROWS, LENGTH, WORDS = 10, 7, 20
 
-#: Name: (make the model, tensors of the rows by name, loss of (model, tensors) that is a mean over rows).
-Shape = tuple[Callable[[], nn.Module], dict[str, Tensor], Callable[[Any, dict[str, Tensor]], Tensor]]
 
-
-def drawn(seed: int = 0) -> torch.Generator:
+def drawn(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def tokens(rows: int = ROWS, length: int = LENGTH, seed: int = 0) -> Tensor:
+def tokens(rows=ROWS, length=LENGTH, seed=0):
     return torch.randint(1, WORDS, (rows, length), generator=drawn(seed))
 
 
-def padded() -> dict[str, Tensor]:
+def padded():
     """Sentences of unequal lengths: masks end early, and labels there are -100; the first are whole."""
     lengths = torch.tensor([LENGTH, LENGTH, *(2 + i % (LENGTH - 2) for i in range(ROWS - 2))])
     mask = (torch.arange(LENGTH) < lengths[:, None]).long()
@@ -31,23 +22,23 @@ def padded() -> dict[str, Tensor]:
     return {"input_ids": words, "attention_mask": mask, "labels": words.masked_fill(mask == 0, -100)}
 
 
-def inside(model: Any, batch: dict[str, Tensor]) -> Tensor:
-    return model(**batch).loss  # type: ignore[no-any-return]
+def inside(model, batch):
+    return model(**batch).loss
 
 
-def by_row(logits: Tensor, labels: Tensor) -> Tensor:
+def by_row(logits, labels):
     """The mean of each row's tokens, then the mean of rows."""
     losses = F.cross_entropy(logits.transpose(1, 2), labels, reduction="none", ignore_index=-100)
     return (losses.sum(1) / (labels != -100).sum(1)).mean()
 
 
-def outside(model: Any, batch: dict[str, Tensor]) -> Tensor:
+def outside(model, batch):
     labels = batch["labels"]
     rest = {name: value for name, value in batch.items() if name != "labels"}
     return by_row(model(**rest).logits, labels)
 
 
-def outside_t5(model: Any, batch: dict[str, Tensor]) -> Tensor:
+def outside_t5(model, batch):
     labels = batch["labels"]
     rest = {name: value for name, value in batch.items() if name != "labels"}
     before = F.pad(labels.clamp(min=0)[:, :-1], (1, 0))
@@ -57,8 +48,8 @@ def outside_t5(model: Any, batch: dict[str, Tensor]) -> Tensor:
 # -- transformers --------------------------------------------------------------------------------------
 
 
-def hugging(name: str, **options: Any) -> Callable[[], nn.Module]:
-    def make() -> nn.Module:
+def hugging(name, **options):
+    def make():
         import transformers
 
         config, model = {
@@ -68,14 +59,14 @@ def hugging(name: str, **options: Any) -> Callable[[], nn.Module]:
             "Llama": ("LlamaConfig", "LlamaForCausalLM"),
             "Mixtral": ("MixtralConfig", "MixtralForCausalLM"),
         }[name]
-        sizes: dict[str, Any] = {
+        sizes = {
             "BERT": {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2},
             "GPT-2": {"n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 12},
             "T5": {"d_model": 8, "d_kv": 4, "d_ff": 16, "num_layers": 2, "num_heads": 2},
             "Llama": {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2},
             "Mixtral": {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2},
         }[name]
-        own: dict[str, Any] = {
+        own = {
             "BERT": {"intermediate_size": 16, "max_position_embeddings": 12, "type_vocab_size": 1,
                      "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
             "GPT-2": {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
@@ -86,13 +77,13 @@ def hugging(name: str, **options: Any) -> Callable[[], nn.Module]:
         }[name]  # fmt: skip
         given = {"vocab_size": WORDS, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
         made = getattr(transformers, config)(**{**given, **sizes, **own, **options})
-        return getattr(transformers, model)(made)  # type: ignore[no-any-return]
+        return getattr(transformers, model)(made)
 
     return make
 
 
-def lora(name: str, targets: list[str]) -> Callable[[], nn.Module]:
-    def make() -> nn.Module:
+def lora(name, targets):
+    def make():
         from peft import LoraConfig, get_peft_model
 
         config = LoraConfig(r=2, target_modules=targets, init_lora_weights="gaussian", lora_dropout=0.0)
@@ -101,13 +92,14 @@ def lora(name: str, targets: list[str]) -> Callable[[], nn.Module]:
             for key, p in model.named_parameters():
                 if "lora_B" in key:
                     p.normal_(generator=drawn(5))
-        return model  # type: ignore[no-any-return]
+        return model
 
     return make
 
 
-def shapes() -> dict[str, Shape]:
-    found: dict[str, Shape] = {}
+def shapes():
+    """{name: (make the model, tensors of the rows, loss of (model, tensors) that is a mean over rows)}"""
+    found = {}
     for name in ("BERT", "GPT-2", "T5", "Llama", "Mixtral"):
         found[f"{name}, loss inside"] = (hugging(name), padded(), inside)
         found[f"{name}, loss outside"] = (hugging(name), padded(), outside_t5 if name == "T5" else outside)

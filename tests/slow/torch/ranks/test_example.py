@@ -24,14 +24,9 @@ def said(*command):
         "GLOO_SOCKET_IFNAME": "lo",
     }
     done = subprocess.run(
-        [sys.executable, *command],
-        cwd=ROOT,
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=300,
+        [sys.executable, *command], cwd=ROOT, env=variables, capture_output=True, text=True, timeout=300,
         check=False,
-    )
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     return dict(re.findall(r"^(accuracy|epsilon|weights) (\S+)$", done.stdout, re.M))
 

@@ -4,7 +4,6 @@ import logging
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
 
 pytest.importorskip("lightning", reason="make test-all installs it")
 
@@ -18,15 +17,12 @@ from tests.trainers.lightning.setting import (
     QUIET,
     ROWS,
     Module,
-    as_in_another_process,
     bare,
-    data,
     fitted,
     flat,
     lightning,
     module,
 )
-from tests.trainers.lightning.setting import trainer as made
 
 pytestmark = [pytest.mark.slow, QUIET]
 torchmetrics = pytest.importorskip("torchmetrics")
@@ -175,22 +171,3 @@ def test_it_says_how_long_an_epoch_is_and_no_more(tmp_path):
     for name in states[0].keys() - released:
         assert states[0][name] == states[1][name], name
     assert not torch.equal(*(state["state_dict"]["head.weight"] for state in states))
-
-
-def test_a_loader_of_dicts_is_taken(tmp_path):
-    class Rows(torch.utils.data.Dataset):
-        def __len__(self):
-            return ROWS
-
-        def __getitem__(self, index):
-            x, y = data()[index]
-            return {"x": x, "inner": {"y": y}}
-
-    class Dicts(Module):
-        def training_step(self, batch):
-            return super().training_step((batch["x"], batch["inner"]["y"]), 0)
-
-    as_in_another_process()
-    net = module(Dicts)
-    made(tmp_path).fit(net, DataLoader(Rows(), batch_size=BATCH, shuffle=True))
-    assert torch.equal(flat(net), bare(module()))

@@ -23,39 +23,6 @@ pytestmark = [pytest.mark.slow, QUIET]
 callbacks = lightning.pytorch.callbacks
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"gradient_clip_val": 1.0}, r"gradient_clip_val=1.0.*max_grad_norm"),
-        ({"reload_dataloaders_every_n_epochs": 1}, "reload_dataloaders_every_n_epochs=1"),
-        ({"overfit_batches": 2}, "overfit_batches=2.*Subset"),
-        ({"devices": 2}, "gives 2: .*devices=1"),
-        ({"precision": "bf16-true"}, "precision='bf16-true'"),
-        ({"max_epochs": -1}, "max_epochs or max_steps"),
-        ({"limit_train_batches": 0}, "nothing to train"),
-        ({"accumulate_grad_batches": 2, "limit_train_batches": 3}, "limit_train_batches=3.*multiple"),
-        ({"callbacks": [callbacks.GradientAccumulationScheduler({0: 2})]}, "GradientAccumulationScheduler"),
-        ({"callbacks": [callbacks.LearningRateFinder()]}, "LearningRateFinder"),
-        ({"callbacks": [callbacks.StochasticWeightAveraging(0.1)]}, "StochasticWeightAveraging"),
-    ],
-)
-def test_settings_of_the_trainer(tmp_path, options, words):
-    with pytest.raises(UnsupportedError, match=words):
-        fitted(tmp_path, **options)
-
-
-def test_a_scaler_of_losses(tmp_path):
-    plugin = lightning.pytorch.plugins.MixedPrecision("16-mixed", "cpu", scaler=torch.amp.GradScaler("cpu"))
-    with pytest.raises(UnsupportedError, match="16-mixed.*GradScaler.*bf16-mixed"):
-        fitted(tmp_path, plugins=[plugin])
-
-
-def test_a_minimum_that_would_go_beyond_the_budget(tmp_path):
-    privacy = Privacy(**KEYS, **GUARANTEE, poisson_sampling=False, stop_at_epsilon=3.0)
-    with pytest.raises(UnsupportedError, match="beyond stop_at_epsilon"):
-        fitted(tmp_path, privacy=privacy, min_epochs=2)
-
-
 class Manual(Module):
     def __init__(self):
         super().__init__()
@@ -87,22 +54,6 @@ class Skips(Module):
         return None
 
 
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [
-        (Manual, "automatic_optimization=False"),
-        (Several, "several optimizers"),
-        (Backward, "Backward has backward, which is not called"),
-        (Clips, "configure_gradient_clipping"),
-        (Moves, "on_before_batch_transfer"),
-        (Skips, "without a loss"),
-    ],
-)
-def test_modules(tmp_path, kind, words):
-    with pytest.raises(UnsupportedError, match=words):
-        fitted(tmp_path, net=module(kind))
-
-
 def compiled_in_place(net):
     net.head.compile()
     return net
@@ -113,10 +64,41 @@ def compiled_part(net):
     return net
 
 
-@pytest.mark.parametrize("compiled", [torch.compile, compiled_part, compiled_in_place])
-def test_what_is_compiled(tmp_path, compiled):
-    with pytest.raises(UnsupportedError, match="torch.compile"):
-        fitted(tmp_path, net=compiled(module()))
+SCALER = lightning.pytorch.plugins.MixedPrecision("16-mixed", "cpu", scaler=torch.amp.GradScaler("cpu"))
+STOPS = Privacy(**KEYS, **GUARANTEE, poisson_sampling=False, stop_at_epsilon=3.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"gradient_clip_val": 1.0}, r"gradient_clip_val=1.0.*max_grad_norm"),
+        ({"reload_dataloaders_every_n_epochs": 1}, "reload_dataloaders_every_n_epochs=1"),
+        ({"overfit_batches": 2}, "overfit_batches=2.*Subset"),
+        ({"devices": 2}, "gives 2: .*devices=1"),
+        ({"precision": "bf16-true"}, "precision='bf16-true'"),
+        ({"max_epochs": -1}, "max_epochs or max_steps"),
+        ({"limit_train_batches": 0}, "nothing to train"),
+        ({"accumulate_grad_batches": 2, "limit_train_batches": 3}, "limit_train_batches=3.*multiple"),
+        ({"callbacks": [callbacks.GradientAccumulationScheduler({0: 2})]}, "GradientAccumulationScheduler"),
+        ({"callbacks": [callbacks.LearningRateFinder()]}, "LearningRateFinder"),
+        ({"callbacks": [callbacks.StochasticWeightAveraging(0.1)]}, "StochasticWeightAveraging"),
+        ({"plugins": [SCALER]}, "16-mixed.*GradScaler.*bf16-mixed"),
+        ({"privacy": STOPS, "min_epochs": 2}, "beyond stop_at_epsilon"),
+        ({"net": lambda: module(Manual)}, "automatic_optimization=False"),
+        ({"net": lambda: module(Several)}, "several optimizers"),
+        ({"net": lambda: module(Backward)}, "Backward has backward, which is not called"),
+        ({"net": lambda: module(Clips)}, "configure_gradient_clipping"),
+        ({"net": lambda: module(Moves)}, "on_before_batch_transfer"),
+        ({"net": lambda: module(Skips)}, "without a loss"),
+        ({"net": lambda: torch.compile(module())}, "torch.compile"),
+        ({"net": lambda: compiled_part(module())}, "torch.compile"),
+        ({"net": lambda: compiled_in_place(module())}, "torch.compile"),
+    ],
+)
+def test_what_cannot_be_private_is_named(tmp_path, options, words):
+    net = options.get("net", module)()
+    with pytest.raises(UnsupportedError, match=words):
+        fitted(tmp_path, **{**options, "net": net})
 
 
 def test_what_was_refused_leaves_trainer_and_module_as_they_were(tmp_path):

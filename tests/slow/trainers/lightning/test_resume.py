@@ -52,12 +52,9 @@ def test_it_goes_on_and_on(tmp_path, steps, validate):
     file = None
     for stop in (*steps, 12):
         again, trainer = fitted(
-            tmp_path,
-            net=module(dropout=0.3),
-            ckpt_path=file,
-            validate=validate,
+            tmp_path, net=module(dropout=0.3), ckpt_path=file, validate=validate,
             **saving(tmp_path, save_top_k=-1, stop=stop),
-        )
+        )  # fmt: skip
         assert trainer.global_step == stop
         (file,) = (tmp_path / "kept").glob(f"*step={stop}.ckpt")
     assert trainer.current_epoch == 3

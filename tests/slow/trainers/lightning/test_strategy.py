@@ -30,40 +30,6 @@ from tests.trainers.lightning.setting import trainer as made
 pytestmark = [pytest.mark.slow, QUIET]
 
 
-@pytest.mark.parametrize("schedule", [False, True])
-def test_the_run_is_that_of_a_bare_loop(tmp_path, schedule):
-    net, trainer = fitted(tmp_path, net=module(schedule=schedule), validate=True)
-    assert trainer.global_step == trainer.strategy.engine.releases == EPOCHS * ROWS // BATCH
-    assert torch.equal(flat(net), bare(module(schedule=schedule)))
-
-
-def test_parts_of_a_batch_make_one_release(tmp_path):
-    net, trainer = fitted(tmp_path, batch=BATCH // 2, accumulate_grad_batches=2)
-    assert trainer.global_step == EPOCHS * ROWS // BATCH
-    assert trainer.accumulate_grad_batches == 2
-    assert torch.equal(flat(net), bare(module(), at_once=BATCH // 2))
-
-
-def test_bfloat16_is_that_of_the_bare_loop(tmp_path):
-    net, _ = fitted(tmp_path, precision="bf16-mixed")
-    assert torch.equal(flat(net), bare(module(), dtype=torch.bfloat16))
-    assert not torch.equal(flat(net), bare(module()))
-
-
-def test_dropout_is_that_of_the_bare_loop(tmp_path):
-    net, _ = fitted(tmp_path, net=module(dropout=0.5), validate=True)
-    assert torch.equal(flat(net), bare(module(dropout=0.5), whole=True))
-
-
-def test_batches_may_be_drawn_at_random_and_be_empty(tmp_path):
-    privacy = Privacy(**KEYS, **GUARANTEE, mechanism="identity")
-    net, trainer = fitted(tmp_path, batch=1, privacy=privacy, max_epochs=1)
-    batches = trainer.strategy._begun.batches.loader.feed.batches
-    assert {0, 2} <= {len(batches.batch(t)) for t in range(ROWS)}
-    options = {"poisson_sampling": True, "mechanism": "identity"}
-    assert torch.equal(flat(net), bare(module(), batch=1, epochs=1, **options))
-
-
 class Weighted(Module):
     """Divides by the weights of whatever batch it is given; weights are powers of 2, which cancel exactly."""
 
@@ -74,9 +40,34 @@ class Weighted(Module):
         return (weights * losses).sum() / weights.sum()
 
 
-def test_a_mean_over_the_batch_is_one_over_the_row(tmp_path):
-    net, _ = fitted(tmp_path, net=module(Weighted))
-    assert torch.equal(flat(net), bare(module()))
+#: How the module is made, what fit() is given, and what the bare loop.
+RUNS = {
+    "no schedule": ({"schedule": False}, {"validate": True}, {}),
+    "a schedule": ({}, {"validate": True}, {}),
+    "parts of a batch": ({}, {"batch": BATCH // 2, "accumulate_grad_batches": 2}, {"at_once": BATCH // 2}),
+    "bfloat16": ({}, {"precision": "bf16-mixed"}, {"dtype": torch.bfloat16}),
+    "dropout": ({"dropout": 0.5}, {"validate": True}, {"whole": True}),
+    "a mean over the batch is one over the row": ({"kind": Weighted}, {}, {}),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_run_is_that_of_a_bare_loop(tmp_path, name):
+    made, given, plain = RUNS[name]
+    net, trainer = fitted(tmp_path, net=module(**made), **given)
+    assert trainer.global_step == trainer.strategy.engine.releases == EPOCHS * ROWS // BATCH
+    same = module(**{key: value for key, value in made.items() if key != "kind"})
+    assert torch.equal(flat(net), bare(same, **plain))
+    assert "dtype" not in plain or not torch.equal(flat(net), bare(module()))
+
+
+def test_batches_may_be_drawn_at_random_and_be_empty(tmp_path):
+    privacy = Privacy(**KEYS, **GUARANTEE, mechanism="identity")
+    net, trainer = fitted(tmp_path, batch=1, privacy=privacy, max_epochs=1)
+    batches = trainer.strategy._begun.batches.loader.feed.batches
+    assert {0, 2} <= {len(batches.batch(t)) for t in range(ROWS)}
+    options = {"poisson_sampling": True, "mechanism": "identity"}
+    assert torch.equal(flat(net), bare(module(), batch=1, epochs=1, **options))
 
 
 def test_frozen_weights_stay_and_evaluation_trains_nothing(tmp_path):
