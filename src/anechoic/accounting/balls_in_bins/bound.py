@@ -40,8 +40,9 @@ _TOLERANCE = 1e-4  # relative, of a noise std
 _SLOPE = -1.7  # of log epsilon by log std, to begin with
 _SLOPE_NEAR, _BY_EPSILON = -1.1, -0.045  # near the least noise, and for each unit of epsilon more
 _ROUNDING = 1e-12
+_NEAR = 1.5  # times the least delta by a quick grid, up to which chains are compared by a better one
 _COARSELY = 2.0  # times as large is a delta by a coarse grid at most
-_ROUGH = 0.02  # from which classes and chains are ranked again
+_ROUGH = 0.02  # relative, of a rough noise std
 
 
 def check_nonnegative(strategy: Strategy, what: str) -> None:
@@ -190,17 +191,18 @@ class BinsBound:
             return taken <= delta or inner.keeps(_given_part(epsilon, taken), delta / taken, std)
         if epsilon > markov.LARGEST or delta < markov.LEAST_DELTA or len(self.gram) <= _RENYI_UP_TO:
             return self.epsilon(delta, std) <= epsilon
-        ranked = sorted(self._classes, key=lambda domination: domination.rank(std))[:_TRIED_CLASSES]
-        if any(domination.delta_at(std, delta)(epsilon) <= delta for domination in ranked):
+        shortest = Domination(len(self.gram), float(self.gram.diagonal().min()), 0.0)
+        if shortest.least_delta(epsilon, std) > delta:
+            return False
+        if self._class(delta, std, epsilon)[1] is not None:
             return True
-        known = [
-            (chain.law(std, epsilon, delta, markov.COARSE).delta(epsilon), place, chain)
-            for place, chain in enumerate(_first(self._chains, std))
-        ]
-        least, _, best = min(known, default=(math.inf, 0, None))
-        if least <= delta:
-            return True
-        if best is not None and least <= _COARSELY * delta:
+        least = math.inf
+        for chain in _nearest(self._chains, std, epsilon, delta):
+            if (found := chain.law(std, epsilon, delta, markov.COARSE).delta(epsilon)) <= delta:
+                return True
+            if found < least:
+                least, best = found, chain
+        if least <= _COARSELY * delta:
             least = best.law(std, epsilon, delta, self.fineness).delta(epsilon)
         renyi = self.renyi and epsilon >= _RENYI_FROM
         return least <= delta or (renyi and renyi_epsilon(self.gram, delta, std, epsilon) <= epsilon)
@@ -233,8 +235,6 @@ class BinsBound:
     ) -> float:
         """A noise std at which `epsilon` is at most `epsilon`, within about `tolerance` of the least.
 
-        Classes and chains are ranked at `start`; without it, and again near the result.
-
         Args:
             epsilon: > 0.
             delta: in (0, 1).
@@ -252,12 +252,7 @@ class BinsBound:
             return high
         std = 0.6 * high if start is None else rounded_up(min(start, high))
         slope = _SLOPE if start is None else max(_SLOPE, _SLOPE_NEAR + _BY_EPSILON * epsilon)
-        for rough in (_ROUGH, tolerance) if start is None else (tolerance,):
-            narrow = self._narrowed(delta, std)
-            std = least_noise(partial(narrow.epsilon, delta), epsilon, std, rough, slope)
-        while self.epsilon(delta, std) > epsilon:
-            std *= 1 + tolerance / 4
-        return min(std, high)
+        return min(high, least_noise(partial(self.epsilon, delta), epsilon, std, tolerance, slope))
 
     def rough_noise_std(self, epsilon: float, delta: float) -> float:
         """Some per cent above `noise_std`, in a fraction of its time: for rankings.
@@ -287,23 +282,12 @@ class BinsBound:
                 std = min(std, least_noise(partial(found.epsilon, delta), epsilon, near, _ROUGH, _SLOPE))
         return min(std, high)
 
-    def _narrowed(self, delta: float, std: float) -> BinsBound:
-        """With only the class, the chain, and the divergences that are the best at this noise."""
-        plain = gaussian_epsilon(delta, math.sqrt(self.unsampled) / std)
-        of_chain, chain = self._chain(delta, std, plain)
-        of_class, domination = self._class(delta, std, plain)
-        least, of_renyi = min(of_chain, of_class), math.inf
-        if least >= _RENYI_FROM or len(self.gram) <= _RENYI_UP_TO:
-            of_renyi = renyi_epsilon(self.gram, delta, std, least)
-        classes = () if domination is None else (domination,)
-        narrow = BinsBound(self.gram, classes, () if chain is None else (chain,), of_renyi < least)
-        narrow._found[delta, std] = min(least, of_renyi)
-        return narrow
-
     def _class(self, delta: float, std: float, least: float) -> tuple[float, Domination | None]:
         """The least epsilon by classes of bins, and which class gives it."""
         best = None
         for candidate in sorted(self._classes, key=lambda domination: domination.rank(std))[:_TRIED_CLASSES]:
+            if candidate.least_delta(least, std) > delta:
+                continue
             delta_at = candidate.delta_at(std, delta)
             if delta_at(least) <= delta:
                 least, best = smallest_epsilon(delta_at, delta, least), candidate
@@ -314,7 +298,7 @@ class BinsBound:
         best = None
         if least > markov.LARGEST or delta < markov.LEAST_DELTA:
             return least, best
-        for candidate in _first(self._chains, std):
+        for candidate in _nearest(self._chains, std, least, delta):
             law = candidate.law(std, least, delta, markov.COARSE)
             if law.delta(least) <= delta:
                 least, best = smallest_epsilon(law.delta, delta, least), candidate
@@ -326,6 +310,17 @@ class BinsBound:
 def _first(found: list[markov.BinChain], std: float) -> list[markov.BinChain]:
     """The chains that should give the least at this noise."""
     return sorted(found, key=lambda chain: chain.rank(std))[:_TRIED]
+
+
+def _nearest(found: list[markov.BinChain], std: float, epsilon: float, delta: float) -> list[markov.BinChain]:
+    """Of these the ones that are near the least by a grid that is quick, the best one first."""
+    tried = _first(found, std)
+    if len(tried) < 2:
+        return tried
+    laws = [chain.law(std, epsilon, delta, markov.QUICK) for chain in tried]
+    at = smallest_epsilon(laws[0].delta, delta, epsilon)
+    ranked = sorted((law.delta(at), place) for place, law in enumerate(laws))
+    return [tried[place] for value, place in ranked if value <= _NEAR * ranked[0][0]]
 
 
 def _amplified(epsilon: float, taken: float) -> float:
