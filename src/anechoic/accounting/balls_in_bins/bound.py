@@ -12,7 +12,7 @@ divergences (`accounting.balls_in_bins.renyi`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 
@@ -41,6 +41,7 @@ _SLOPE = -1.7  # of log epsilon by log std, to begin with
 _SLOPE_NEAR, _BY_EPSILON = -1.1, -0.045  # near the least noise, and for each unit of epsilon more
 _ROUNDING = 1e-12
 _NEAR = 1.5  # times the least delta by a quick grid, up to which chains are compared by a better one
+_BEYOND_COARSE = 1.27  # power of coarse over quick that is about fine over quick
 _COARSELY = 2.0  # times as large is a delta by a coarse grid at most
 _ROUGH = 0.02  # relative, of a rough noise std
 
@@ -252,6 +253,12 @@ class BinsBound:
             return high
         std = 0.6 * high if start is None else rounded_up(min(start, high))
         slope = _SLOPE if start is None else max(_SLOPE, _SLOPE_NEAR + _BY_EPSILON * epsilon)
+        quick, coarse = self._narrowed(delta, std)
+        part = 1.0  # that a finer grid would have of the epsilon on the quick one
+        for better, power in ((coarse, _BEYOND_COARSE), (self, 1.0), (None, 1.0)):
+            std = least_noise(lambda s: part * quick.epsilon(delta, s), epsilon, std, tolerance, slope)
+            if better is not None and (known := quick.epsilon(delta, std)):
+                part = (better.epsilon(delta, std) / known) ** power
         return min(high, least_noise(partial(self.epsilon, delta), epsilon, std, tolerance, slope))
 
     def rough_noise_std(self, epsilon: float, delta: float) -> float:
@@ -282,6 +289,16 @@ class BinsBound:
                 std = min(std, least_noise(partial(found.epsilon, delta), epsilon, near, _ROUGH, _SLOPE))
         return min(std, high)
 
+    def _narrowed(self, delta: float, std: float) -> Iterator[BinsBound]:
+        """With the class and the chain alone that are the best at this noise, on a quick and a coarse grid."""
+        least = gaussian_epsilon(delta, math.sqrt(self.unsampled) / std)
+        all_of_them = BinsBound(self.gram, (), tuple(self._chains), fineness=markov.QUICK)
+        of_chain, chain = all_of_them._chain(delta, std, least)
+        domination = self._class(delta, std, of_chain)[1]
+        classes, chains = (() if one is None else (one,) for one in (domination, chain))
+        for grid in (markov.QUICK, markov.COARSE):
+            yield BinsBound(self.gram, classes, chains, renyi=False, fineness=grid)
+
     def _class(self, delta: float, std: float, least: float) -> tuple[float, Domination | None]:
         """The least epsilon by classes of bins, and which class gives it."""
         best = None
@@ -298,11 +315,13 @@ class BinsBound:
         best = None
         if least > markov.LARGEST or delta < markov.LEAST_DELTA:
             return least, best
-        for candidate in _nearest(self._chains, std, least, delta):
-            law = candidate.law(std, least, delta, markov.COARSE)
+        grid = markov.COARSE if self.fineness is markov.FINE else self.fineness
+        near = _nearest(self._chains, std, least, delta)
+        for candidate in near[:1] if grid is markov.QUICK else near:
+            law = candidate.law(std, least, delta, grid)
             if law.delta(least) <= delta:
                 least, best = smallest_epsilon(law.delta, delta, least), candidate
-        if best is not None and self.fineness is not markov.COARSE:
+        if best is not None and self.fineness is not grid:
             least = smallest_epsilon(best.law(std, least, delta, self.fineness).delta, delta, least)
         return least, best
 
