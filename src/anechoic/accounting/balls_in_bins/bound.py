@@ -254,11 +254,15 @@ class BinsBound:
         std = 0.6 * high if start is None else rounded_up(min(start, high))
         slope = _SLOPE if start is None else max(_SLOPE, _SLOPE_NEAR + _BY_EPSILON * epsilon)
         quick, coarse = self._narrowed(delta, std)
-        part = 1.0  # that a finer grid would have of the epsilon on the quick one
-        for better, power in ((coarse, _BEYOND_COARSE), (self, 1.0), (None, 1.0)):
-            std = least_noise(lambda s: part * quick.epsilon(delta, s), epsilon, std, tolerance, slope)
-            if better is not None and (known := quick.epsilon(delta, std)):
+
+        def scaled(part: float, std: float) -> float:  # what a finer grid would have of the quick one
+            return part * quick.epsilon(delta, std)
+
+        std = least_noise(partial(scaled, 1.0), epsilon, std, tolerance, slope)
+        for better, power in ((coarse, _BEYOND_COARSE), (self, 1.0)):
+            if known := quick.epsilon(delta, std):
                 part = (better.epsilon(delta, std) / known) ** power
+                std = least_noise(partial(scaled, part), epsilon, std, tolerance, slope)
         return min(high, least_noise(partial(self.epsilon, delta), epsilon, std, tolerance, slope))
 
     def rough_noise_std(self, epsilon: float, delta: float) -> float:
@@ -290,7 +294,7 @@ class BinsBound:
         return min(std, high)
 
     def _narrowed(self, delta: float, std: float) -> Iterator[BinsBound]:
-        """With the class and the chain alone that are the best at this noise, on a quick and a coarse grid."""
+        """With the class and the chain alone that are the best here, on a quick and a coarse grid."""
         least = gaussian_epsilon(delta, math.sqrt(self.unsampled) / std)
         all_of_them = BinsBound(self.gram, (), tuple(self._chains), fineness=markov.QUICK)
         of_chain, chain = all_of_them._chain(delta, std, least)
