@@ -85,7 +85,7 @@ def test_where_nothing_is_known_nothing_is_said(options):
 @pytest.mark.parametrize(
     ("drawn", "epochs", "rate", "family"),
     [
-        (True, 3, 0.021, "identity"),  # in a step the buffer's noise is larger by more than it is less in sums
+        (True, 3, 0.021, "identity"),  # the buffer's steps get shorter by more than noise falls
         (True, 3, 0.030, "blt"),
         (False, 3, 0.016, "identity"),
         (False, 3, 0.025, "banded_toeplitz"),  # the buffer's
