@@ -79,8 +79,6 @@ def advice_for(row: PlanRow, update: UpdateRule, sums: PlanObjective | None = No
 
 def _in(row: PlanRow, objective: PlanObjective) -> float:
     """The predicted error of a row in another objective than it was planned for."""
-    if objective is row.objective:
-        return row.predicted
     return row.noise_std * objective.measure(row.mechanism.strategy) / row.batch_size
 
 

@@ -192,17 +192,14 @@ def plan(
         instead = unnoticed_noise(rows, update, dimension)
         if update.kind == "adam":
             first = least_error(rows)
-
-            def alike() -> list[PlanRow]:
-                return [row for row in rows if row.mechanism.steps == first.mechanism.steps]
-
-            plain = independent(alike())
+            plain = independent([row for row in rows if row.mechanism.steps == first.mechanism.steps])
             suits, said = suited_to_rate(first, plain, update)
             if suits == "buffer":
                 sums = {row.mechanism.steps: row.objective for row in rows}
                 shapes = [replace(shape, design=update.buffer) for shape in shapes]
                 rows, found, notes = _compared(shapes, asked, space, wanted)
-                suits, said = suited_to_rate(first, plain, update, least_error(alike()))
+                alike = [row for row in rows if row.mechanism.steps == first.mechanism.steps]
+                suits, said = suited_to_rate(first, plain, update, least_error(alike))
                 plain = independent(rows)
             if suits == "independent" and plain is not None:
                 instead = plain, "its noise of a step is what the learning rate is for", said

@@ -2,6 +2,7 @@
 
 import math
 from itertools import cycle, product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -280,3 +281,10 @@ def test_a_search_from_near_the_least_ends_within_its_tolerance(epsilon):
     for start in (0.9, 1.0, 1.1):
         found = bound.noise_std(epsilon, 1e-6, start=start * least, tolerance=0.005)
         assert (1 - 0.005) * epsilon <= bound.epsilon(1e-6, found) <= epsilon
+
+
+def test_a_search_by_what_misleads_ends_where_the_whole_bound_keeps(monkeypatch):
+    whole = BinsBound(bins_gram(ColumnNormalized(BLT(60, [0.2], [0.9])), 20))
+    steep = SimpleNamespace(epsilon=lambda delta, std: std**-5)
+    monkeypatch.setattr(BinsBound, "_narrowed", lambda *_: [steep] * 2)
+    assert whole.epsilon(1e-6, whole.noise_std(4.0, 1e-6, tolerance=0.005)) <= 4.0

@@ -12,7 +12,7 @@ divergences (`accounting.balls_in_bins.renyi`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 
@@ -254,15 +254,10 @@ class BinsBound:
         std = 0.6 * high if start is None else rounded_up(min(start, high))
         slope = _SLOPE if start is None else max(_SLOPE, _SLOPE_NEAR + _BY_EPSILON * epsilon)
         quick, coarse = self._narrowed(delta, std)
-
-        def scaled(part: float, std: float) -> float:  # what a finer grid would have of the quick one
-            return part * quick.epsilon(delta, std)
-
-        std = least_noise(partial(scaled, 1.0), epsilon, std, tolerance, slope)
-        for better, power in ((coarse, _BEYOND_COARSE), (self, 1.0)):
-            if known := quick.epsilon(delta, std):
-                part = (better.epsilon(delta, std) / known) ** power
-                std = least_noise(partial(scaled, part), epsilon, std, tolerance, slope)
+        for better, power in ((quick, 1.0), (coarse, _BEYOND_COARSE), (self, 1.0)):
+            part = (better.epsilon(delta, std) / max(quick.epsilon(delta, std), _ROUNDING)) ** power
+            scaled = partial(lambda part, at: part * quick.epsilon(delta, at), part)
+            std = least_noise(scaled, epsilon, std, tolerance, slope)
         return min(high, least_noise(partial(self.epsilon, delta), epsilon, std, tolerance, slope))
 
     def rough_noise_std(self, epsilon: float, delta: float) -> float:
@@ -293,15 +288,15 @@ class BinsBound:
                 std = min(std, least_noise(partial(found.epsilon, delta), epsilon, near, _ROUGH, _SLOPE))
         return min(std, high)
 
-    def _narrowed(self, delta: float, std: float) -> Iterator[BinsBound]:
+    def _narrowed(self, delta: float, std: float) -> list[BinsBound]:
         """With the class and the chain alone that are the best here, on a quick and a coarse grid."""
-        least = gaussian_epsilon(delta, math.sqrt(self.unsampled) / std)
-        all_of_them = BinsBound(self.gram, (), tuple(self._chains), fineness=markov.QUICK)
-        of_chain, chain = all_of_them._chain(delta, std, least)
-        domination = self._class(delta, std, of_chain)[1]
+        plain = gaussian_epsilon(delta, math.sqrt(self.unsampled) / std)
+        least, chain = replace(self, chains=tuple(self._chains), fineness=markov.QUICK)._chain(
+            delta, std, plain
+        )
+        domination = self._class(delta, std, least)[1]
         classes, chains = (() if one is None else (one,) for one in (domination, chain))
-        for grid in (markov.QUICK, markov.COARSE):
-            yield BinsBound(self.gram, classes, chains, renyi=False, fineness=grid)
+        return [BinsBound(self.gram, classes, chains, False, grid) for grid in (markov.QUICK, markov.COARSE)]
 
     def _class(self, delta: float, std: float, least: float) -> tuple[float, Domination | None]:
         """The least epsilon by classes of bins, and which class gives it."""
