@@ -295,7 +295,8 @@ class BinsBound:
             delta, std, plain
         )
         domination = self._class(delta, std, least)[1]
-        classes, chains = (() if one is None else (one,) for one in (domination, chain))
+        classes = () if domination is None else (domination,)
+        chains = () if chain is None else (chain,)
         return [BinsBound(self.gram, classes, chains, False, grid) for grid in (markov.QUICK, markov.COARSE)]
 
     def _class(self, delta: float, std: float, least: float) -> tuple[float, Domination | None]:
