@@ -98,4 +98,5 @@ def test_adam_has_the_noise_that_suits_its_rate(drawn, epochs, rate, family):
     run = {"examples": 1000, "batch_size": 100, "epsilon": 8.0, "delta": 1e-5, "random_sampling": drawn}
     found = plan(**run, epochs=epochs, optimizer=rule)
     assert found.chosen.family == family, found.reason
+    assert ("independent noise may be better" in found.reason) == (family in ("blt", "dense"))
     assert found.advice.rate > 0

@@ -94,10 +94,9 @@ def suited_to_rate(
     """Which noise Adam or its kin profits from at the learning rate at hand, and what to say of it.
 
     Larger noise of a step makes Adam's steps smaller. Noise that is planned for sums is the best of all at
-    rates that are larger by as much; at those which are good with independent noise, noise that is planned
-    for the buffer is better; below these, independent noise is. Steps are shorter by the ratio of the noise
-    in a step, and noise in sums is less by its own: where the rate is below that of independent noise by
-    their product, the buffer's noise was worse too.
+    rates that are larger by as much. Below these, noise that is planned for the buffer is: its steps are
+    shorter by the ratio of the noise in a step, and its noise in sums is less by their ratio. Where the rate
+    is below that of independent noise times both ratios, independent noise was better.
 
     Args:
         best: of rows that are planned for sums.
@@ -114,12 +113,9 @@ def suited_to_rate(
         return "sums", ""
     more = f"noise planned for sums is better at larger ones: give lr={asked.rate:.2g} and plan again."
     if update.rate is None or update.rate >= asked.lowest:
-        buffer = (
-            f" Where the rate stays near {usual.rate:.2g}, plan for its buffer:"
-            f" workload=lambda n: anechoic.workloads.exponential_decay(n, {update.momentum:g})."
-        )
         said = f"{name} divides by the noise of a step, which correlation makes larger: so is its best rate."
-        return "sums", said + buffer * (update.momentum > 0.0)
+        below = f" Below {asked.lowest:.2g} independent noise may be better: plan with the torch optimizer."
+        return "sums", said + below
     least = 1.0 / ADAM
     if buffered is not None and plain is not None:
         fewer = _in(buffered, best.objective) / _in(plain, best.objective)

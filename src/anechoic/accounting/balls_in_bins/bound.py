@@ -197,16 +197,14 @@ class BinsBound:
             return False
         if self._class(delta, std, epsilon)[1] is not None:
             return True
-        least = math.inf
-        for chain in _nearest(self._chains, std, epsilon, delta):
-            if (found := chain.law(std, epsilon, delta, markov.COARSE).delta(epsilon)) <= delta:
+        for chain in _nearest(self._chains, std, epsilon, delta)[:1]:
+            least = chain.law(std, epsilon, delta, markov.COARSE).delta(epsilon)
+            if delta < least <= _COARSELY * delta:
+                least = chain.law(std, epsilon, delta, self.fineness).delta(epsilon)
+            if least <= delta:
                 return True
-            if found < least:
-                least, best = found, chain
-        if least <= _COARSELY * delta:
-            least = best.law(std, epsilon, delta, self.fineness).delta(epsilon)
         renyi = self.renyi and epsilon >= _RENYI_FROM
-        return least <= delta or (renyi and renyi_epsilon(self.gram, delta, std, epsilon) <= epsilon)
+        return renyi and renyi_epsilon(self.gram, delta, std, epsilon) <= epsilon
 
     def profile_bounds(self, delta: float, std: float) -> list[Callable[[float], tuple[float, float]]]:
         """Functions of epsilon >= 0 that bound (remove, add) from above, sharp where these are `delta`.
