@@ -275,15 +275,12 @@ class BinsBound:
             return min(high, inner.rough_noise_std(_given_part(epsilon, taken), delta / taken))
         if epsilon >= UNSAMPLED_FROM:
             return high
-        known = None
         for start in (0.6, 1.0):
             near = start * std
             classes = tuple(sorted(self._classes, key=lambda domination: domination.rank(near))[:1])
             chains = tuple(sorted(_first(self._chains, near), key=lambda chain: chain.count)[:1])
-            if (classes, chains) != known:
-                known = classes, chains
-                found = BinsBound(self.gram, classes, chains, renyi=False, fineness=markov.COARSE)
-                std = min(std, least_noise(partial(found.epsilon, delta), epsilon, near, _ROUGH, _SLOPE))
+            found = BinsBound(self.gram, classes, chains, renyi=False, fineness=markov.COARSE)
+            std = min(std, least_noise(partial(found.epsilon, delta), epsilon, near, _ROUGH, _SLOPE))
         return min(std, high)
 
     def _narrowed(self, delta: float, std: float) -> list[BinsBound]:
