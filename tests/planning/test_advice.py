@@ -80,3 +80,23 @@ def test_what_is_known_is_said():
 def test_where_nothing_is_known_nothing_is_said(options):
     found = plan(**RUN, **options)
     assert found.advice is None and "Learning rate" not in found.reason
+
+
+@pytest.mark.parametrize(
+    ("drawn", "epochs", "rate", "family"),
+    [
+        (True, 3, 0.021, "identity"),  # the buffer's steps get shorter by more than noise falls
+        (True, 3, 0.030, "blt"),
+        (False, 3, 0.016, "identity"),
+        (False, 3, 0.025, "banded_toeplitz"),  # the buffer's
+        (False, [1, 3], 0.025, "banded_toeplitz"),
+        (False, 3, 0.070, "dense"),
+    ],
+)
+def test_adam_has_the_noise_that_suits_its_rate(drawn, epochs, rate, family):
+    rule = UpdateRule("adam", 0.9, dampening=0.9, rate=rate)
+    run = {"examples": 1000, "batch_size": 100, "epsilon": 8.0, "delta": 1e-5, "random_sampling": drawn}
+    found = plan(**run, epochs=epochs, optimizer=rule)
+    assert found.chosen.family == family, found.reason
+    assert ("independent noise may be better" in found.reason) == (family in ("blt", "dense"))
+    assert found.advice.rate > 0

@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 
 from anechoic import workloads
-from anechoic.accounting import Verified
+from anechoic.accounting import Verified, poisson_noise_multiplier
+from anechoic.accounting.balls_in_bins import bound
 from anechoic.accounting.poisson.search import poisson_noise_multiplier_estimate
 from anechoic.mechanism.calibrate import calibrate
 from anechoic.participation import MinSep
+from anechoic.planning import balls_in_bins_candidates as bins
+from anechoic.planning.bands import ends
 from anechoic.planning.choice import ALIKE, least_error
 from anechoic.planning.compare import plan
 from anechoic.planning.designs import Designs, designs_of
@@ -540,3 +543,20 @@ def test_noise_that_nobody_notices_is_independent_under_momentum():
         chosen = plan(**{**run, **other})
         assert type(chosen.mechanism.strategy) is not Identity, other
         assert "clipped gradient" not in chosen.reason
+
+
+@pytest.mark.parametrize("seed", [0, *slow(*range(1, 8))])
+def test_what_is_pruned_would_not_have_been_chosen(seed, monkeypatch):
+    """Balls in bins without lower bounds and quick grids: the same choice, as near the least."""
+    draw = np.random.default_rng(seed)
+    ratio, epochs = int(draw.integers(10, 30)), int(draw.integers(1, 5))
+    epsilon = float(draw.choice([1.0, 4.0, 8.0]))
+    run = {"examples": 40 * ratio, "batch_size": 40, "epochs": epochs, "epsilon": epsilon, "delta": 1e-6}
+    pruned = plan(**run).chosen
+    monkeypatch.setattr(bound, "_nearest", lambda chains, std, *_: bound._first(chains, std))
+    monkeypatch.setattr(bound.Domination, "least_delta", lambda *_: 0.0)
+    for remembered in (bound.bins_bound, bins._rough, bins._tightened):
+        remembered.cache_clear()
+    whole = plan(**run).chosen
+    assert (pruned.name, pruned.sampling) == (whole.name, whole.sampling)
+    assert pruned.noise_std == pytest.approx(whole.noise_std, rel=bins.SLACK)

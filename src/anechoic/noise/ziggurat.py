@@ -101,8 +101,10 @@ def _rectangles() -> tuple[list[float], list[Decimal], list[Decimal]]:
     stack: list[Decimal] = []
     with localcontext(Context(prec=_DIGITS)):
         factor, below, start = _factor(_DIGITS), Decimal(0), 4.38
+        width, height = Decimal(0), Decimal(1)
         for j in range(RECTANGLES):
-            width, height = _widest(start, below, factor, GRID_BITS if j else TAIL_GRID_BITS)
+            bits = GRID_BITS if j else TAIL_GRID_BITS
+            width, height = _widest(start, below, factor, bits, (width, height))
             widths.append(float(width))
             curve.append(height)
             below += factor / width
@@ -111,25 +113,32 @@ def _rectangles() -> tuple[list[float], list[Decimal], list[Decimal]]:
     return widths, curve, stack
 
 
-def _widest(start: float, below: Decimal, factor: Decimal, bits: int) -> tuple[Decimal, Decimal]:
-    """The largest multiple W of 2**-bits with f(W) >= below + factor / W, near `start`; and f(W)."""
+def _widest(
+    start: float, below: Decimal, factor: Decimal, bits: int, last: tuple[Decimal, Decimal]
+) -> tuple[Decimal, Decimal]:
+    """The largest multiple W of 2**-bits with f(W) >= below + factor / W, near `start`; and f(W).
+
+    From f at the `last` point: exponentials of what is small take a fraction of the time.
+    """
     x, stack, mass = start, float(below), float(factor)
     for _ in range(8):  # Newton: what it finds need not be right, as it is checked with all digits
         curve = math.exp(-x * x / 2)
         x -= (curve - stack - mass / x) / (mass / (x * x) - x * curve)
     grid, width = Decimal(2) ** -bits, Decimal(math.ldexp(math.floor(math.ldexp(x, bits)), -bits))
 
-    def excess(x: Decimal) -> tuple[Decimal, Decimal]:
-        curve = (-x * x / 2).exp()
-        return curve - below - factor / x, curve
+    def moved(x: Decimal, curve: Decimal, to: Decimal) -> tuple[Decimal, Decimal]:
+        return to, curve * ((x - to) * (x + to) / 2).exp()
+
+    def fits(x: Decimal, curve: Decimal) -> bool:
+        return curve >= below + factor / x
 
     # on the outside of the root the stack would rise above the curve
-    found, beyond = excess(width), excess(width + grid)
-    while found[0] < 0:
-        width, found, beyond = width - grid, excess(width - grid), found
-    while beyond[0] >= 0:
-        width, found, beyond = width + grid, beyond, excess(width + 2 * grid)
-    return width, found[1]
+    found = moved(*last, width)
+    while not fits(*found):
+        found = moved(*found, found[0] - grid)
+    while fits(*(beyond := moved(*found, found[0] + grid))):
+        found = beyond
+    return found
 
 
 def _shares(areas: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -71,12 +71,15 @@ def advice_for(row: PlanRow, update: UpdateRule, sums: PlanObjective | None = No
     if update.kind == "sums" or not row.predicted:
         return None
     objective, clip_norm = sums or row.objective, row.mechanism.clip_norm
-    rates, predicted = update.schedule(objective.workload), row.predicted
-    if sums is not None:
-        predicted = row.noise_std * sums.measure(row.mechanism.strategy) / row.batch_size
+    rates, predicted = update.schedule(objective.workload), _in(row, objective)
     if update.kind == "sgd":
         return advice_of(predicted, clip_norm, update, rates)
     return advice_of_adam(predicted, row.step_noise, update, rates)
+
+
+def _in(row: PlanRow, objective: PlanObjective) -> float:
+    """The predicted error of a row in another objective than it was planned for."""
+    return row.noise_std * objective.measure(row.mechanism.strategy) / row.batch_size
 
 
 def advice_of_adam(predicted: float, step_noise: float, update: UpdateRule, rates: Array | None) -> Advice:
@@ -85,17 +88,21 @@ def advice_of_adam(predicted: float, step_noise: float, update: UpdateRule, rate
     return replace(found, momentum=None)
 
 
-def suited_to_rate(best: PlanRow, plain: PlanRow | None, update: UpdateRule) -> tuple[str, str]:
+def suited_to_rate(
+    best: PlanRow, plain: PlanRow | None, update: UpdateRule, buffered: PlanRow | None = None
+) -> tuple[str, str]:
     """Which noise Adam or its kin profits from at the learning rate at hand, and what to say of it.
 
     Larger noise of a step makes Adam's steps smaller. Noise that is planned for sums is the best of all at
-    rates that are larger by as much; at those which are good with independent noise, noise that is planned
-    for the buffer is better; below these, independent noise is.
+    rates that are larger by as much. Below these, noise that is planned for the buffer is: its steps are
+    shorter by the ratio of the noise in a step, and its noise in sums is less by their ratio. Where the rate
+    is below that of independent noise times both ratios, independent noise was better.
 
     Args:
         best: of rows that are planned for sums.
         plain: of independent noise.
         update: of Adam or its kin.
+        buffered: of rows that are planned for the buffer, where these are known.
 
     Returns:
         "sums", "buffer" or "independent", and the sentence.
@@ -106,13 +113,14 @@ def suited_to_rate(best: PlanRow, plain: PlanRow | None, update: UpdateRule) -> 
         return "sums", ""
     more = f"noise planned for sums is better at larger ones: give lr={asked.rate:.2g} and plan again."
     if update.rate is None or update.rate >= asked.lowest:
-        buffer = (
-            f" Where the rate stays near {usual.rate:.2g}, plan for its buffer:"
-            f" workload=lambda n: anechoic.workloads.exponential_decay(n, {update.momentum:g})."
-        )
         said = f"{name} divides by the noise of a step, which correlation makes larger: so is its best rate."
-        return "sums", said + buffer * (update.momentum > 0.0)
-    if update.rate >= usual.rate / ADAM and update.momentum:
+        below = f" Below {asked.lowest:.2g} independent noise may be better: plan with the torch optimizer."
+        return "sums", said + below
+    least = 1.0 / ADAM
+    if buffered is not None and plain is not None:
+        fewer = _in(buffered, best.objective) / _in(plain, best.objective)
+        least = max(least, fewer * buffered.step_noise / plain.step_noise)
+    if update.rate >= least * usual.rate and update.momentum:
         return "buffer", f"The plan is for {name}'s buffer, at its learning rate of {update.rate:g}; {more}"
     return "independent", f"{name}'s learning rate of {update.rate:g} is for small noise of a step; {more}"
 

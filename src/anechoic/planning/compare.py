@@ -34,7 +34,7 @@ from anechoic.planning.choice import (
 from anechoic.planning.families import PLAN_CHOICES, StrategyName
 from anechoic.planning.fixed_order_candidates import FixedOrderCandidates
 from anechoic.planning.memory_budget import MemoryBudget, memory_limit
-from anechoic.planning.objective import Kept
+from anechoic.planning.objective import Kept, PlanObjective
 from anechoic.planning.records import Candidate, Goal, PlanRow
 from anechoic.planning.result import Plan
 from anechoic.planning.run_shape import RunShape
@@ -188,17 +188,21 @@ def plan(
             + "".join(f" {note}" for note in notes)
         )
     instead: Instead | None = None
-    sums = None
+    sums = dict[int, PlanObjective]()
     if strategy == "auto" and workload is None:
         instead = unnoticed_noise(rows, update, dimension)
         if update.kind == "adam":
-            plain = independent(rows)
-            suits, said = suited_to_rate(least_error(rows), plain, update)
+            first = least_error(rows)
+            plain = independent([row for row in rows if row.mechanism.steps == first.mechanism.steps])
+            suits, said = suited_to_rate(first, plain, update)
             if suits == "buffer":
-                sums = rows[0].objective
+                sums = {row.mechanism.steps: row.objective for row in rows}
                 shapes = [replace(shape, design=update.buffer) for shape in shapes]
                 rows, found, notes = _compared(shapes, asked, space, wanted)
-            elif suits == "independent" and plain is not None:
+                alike = [row for row in rows if row.mechanism.steps == first.mechanism.steps]
+                suits, said = suited_to_rate(first, plain, update, least_error(alike))
+                plain = independent(rows)
+            if suits == "independent" and plain is not None:
                 instead = plain, "its noise of a step is what the learning rate is for", said
             notes += [said] * (instead is None)
     if epsilon is not None:
@@ -208,7 +212,7 @@ def plan(
     chosen = choose(rows, [*notes, space.reason], drawn=_if_drawn(shapes, asked, space), instead=instead)
     chosen = with_verified_noise(chosen, epsilon, accounting)
     best = chosen.chosen
-    advice = None if workload is not None else advice_for(best, update, sums)
+    advice = None if workload is not None else advice_for(best, update, sums.get(best.mechanism.steps))
     # more memory gains error of sums, by which such a choice was not made
     room_for = "" if instead else more_memory(found, space, best)
     reason = (chosen.reason, room_for, "" if advice is None else str(advice))

@@ -1,13 +1,15 @@
 """Balls in bins: the Gram matrix, the deterministic bound against Monte Carlo, and what is refused."""
 
 import math
-from itertools import cycle
+from itertools import cycle, product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from anechoic.accounting import gaussian_epsilon
-from anechoic.accounting.balls_in_bins.bin_classes import _classes, dominations
+from anechoic.accounting.balls_in_bins import bound
+from anechoic.accounting.balls_in_bins.bin_classes import Domination, _classes, dominations
 from anechoic.accounting.balls_in_bins.bound import BinsBound, bins_gram, check_nonnegative
 from anechoic.accounting.balls_in_bins.folded_gram import folded_gram
 from anechoic.accounting.balls_in_bins.mixture import Mixture
@@ -108,6 +110,27 @@ def test_every_domination_lies_above_in_one_of_the_two_orders(strategy, bins):
             gap = found.length * np.eye(found.count) + found.shared - gram[np.ix_(row, row)]
             least = max(np.linalg.eigvalsh(gap)[0], gap.min())
             assert least >= -1e-12 * gram.max()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: type(s).__name__)
+def test_a_class_shows_no_less_than_what_rules_it_out(strategy):
+    gram = bins_gram(strategy, 6)
+    for found in dominations(gram):
+        for share, epsilon in product((0.3, 1.0), (0.0, 1.0, 4.0)):
+            std = share * math.sqrt(gram.max())
+            assert 0.0 < found.least_delta(epsilon, std) <= found.delta_at(std, 1e-6)(epsilon) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 4.0, 8.0])
+def test_what_is_ruled_out_would_not_have_been_the_best(epsilon, monkeypatch):
+    """Of chains to within what grids differ by."""
+    gram = bins_gram(ColumnNormalized(BLT(60, [0.2], [0.9])), 20)
+    std = BinsBound(gram).rough_noise_std(epsilon, 1e-6)
+    found, kept = BinsBound(gram).epsilon(1e-6, std), BinsBound(gram).keeps(epsilon, 1e-6, 0.9 * std)
+    monkeypatch.setattr(bound, "_nearest", lambda chains, std, *_: bound._first(chains, std))
+    monkeypatch.setattr(Domination, "least_delta", lambda *_: 0.0)
+    assert found == pytest.approx(BinsBound(gram).epsilon(1e-6, std), rel=1e-5)
+    assert kept == BinsBound(gram).keeps(epsilon, 1e-6, 0.9 * std)
 
 
 @pytest.mark.parametrize("strategy", every_other(STRATEGIES), ids=lambda s: type(s).__name__)
@@ -241,3 +264,10 @@ def test_a_search_from_near_the_least_ends_within_its_tolerance(epsilon):
     for start in (0.9, 1.0, 1.1):
         found = bound.noise_std(epsilon, 1e-6, start=start * least, tolerance=0.005)
         assert (1 - 0.005) * epsilon <= bound.epsilon(1e-6, found) <= epsilon
+
+
+def test_a_search_by_what_misleads_ends_where_the_whole_bound_keeps(monkeypatch):
+    whole = BinsBound(bins_gram(ColumnNormalized(BLT(60, [0.2], [0.9])), 20))
+    steep = SimpleNamespace(epsilon=lambda delta, std: std**-5)
+    monkeypatch.setattr(BinsBound, "_narrowed", lambda *_: [steep] * 2)
+    assert whole.epsilon(1e-6, whole.noise_std(4.0, 1e-6, tolerance=0.005)) <= 4.0

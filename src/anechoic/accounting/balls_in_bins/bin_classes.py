@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic._validate import Array
-from anechoic.accounting.gaussian import gaussian_delta
+from anechoic.accounting.gaussian import gaussian_delta, hockey_stick
 from anechoic.accounting.loss_distributions.likelihood_ratio import Ratio, tail_of
 from anechoic.accounting.random_allocation.epsilon import LEAST_NOISE, one_of
 
@@ -54,6 +54,13 @@ class Domination:
         own = math.exp(min(600.0, _TILT * (self.length + self.shared) / std**2))
         rest = math.exp(min(600.0, _TILT * self.shared / std**2))
         return (own + (self.count - 1) * rest) / self.count
+
+    def least_delta(self, epsilon: float, std: float) -> float:
+        """A lower bound on every delta that is shown for it, without summing ratios.
+
+        The mean R of ratios r_i has (R - e^epsilon)_+ >= sum_i (r_i / k - e^epsilon)_+.
+        """
+        return hockey_stick(epsilon + math.log(self.count), math.sqrt(self.length + self.shared) / std)
 
     def ratio(self, std: float, delta: float) -> Ratio | None:
         """The likelihood ratio without the Gaussian, to show `delta`; None where it is not summed."""

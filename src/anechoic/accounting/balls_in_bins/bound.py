@@ -40,8 +40,10 @@ _TOLERANCE = 1e-4  # relative, of a noise std
 _SLOPE = -1.7  # of log epsilon by log std, to begin with
 _SLOPE_NEAR, _BY_EPSILON = -1.1, -0.045  # near the least noise, and for each unit of epsilon more
 _ROUNDING = 1e-12
+_NEAR = 1.5  # times the least delta by a quick grid, up to which chains are compared by a better one
+_BEYOND_COARSE = 1.27  # power of coarse over quick that is about fine over quick
 _COARSELY = 2.0  # times as large is a delta by a coarse grid at most
-_ROUGH = 0.02  # from which classes and chains are ranked again
+_ROUGH = 0.02  # relative, of a rough noise std
 
 
 def check_nonnegative(strategy: Strategy, what: str) -> None:
@@ -190,20 +192,19 @@ class BinsBound:
             return taken <= delta or inner.keeps(_given_part(epsilon, taken), delta / taken, std)
         if epsilon > markov.LARGEST or delta < markov.LEAST_DELTA or len(self.gram) <= _RENYI_UP_TO:
             return self.epsilon(delta, std) <= epsilon
-        ranked = sorted(self._classes, key=lambda domination: domination.rank(std))[:_TRIED_CLASSES]
-        if any(domination.delta_at(std, delta)(epsilon) <= delta for domination in ranked):
+        shortest = Domination(len(self.gram), float(self.gram.diagonal().min()), 0.0)
+        if shortest.least_delta(epsilon, std) > delta:
+            return False
+        if self._class(delta, std, epsilon)[1] is not None:
             return True
-        known = [
-            (chain.law(std, epsilon, delta, markov.COARSE).delta(epsilon), place, chain)
-            for place, chain in enumerate(_first(self._chains, std))
-        ]
-        least, _, best = min(known, default=(math.inf, 0, None))
-        if least <= delta:
-            return True
-        if best is not None and least <= _COARSELY * delta:
-            least = best.law(std, epsilon, delta, self.fineness).delta(epsilon)
+        for chain in _nearest(self._chains, std, epsilon, delta)[:1]:
+            least = chain.law(std, epsilon, delta, markov.COARSE).delta(epsilon)
+            if delta < least <= _COARSELY * delta:
+                least = chain.law(std, epsilon, delta, self.fineness).delta(epsilon)
+            if least <= delta:
+                return True
         renyi = self.renyi and epsilon >= _RENYI_FROM
-        return least <= delta or (renyi and renyi_epsilon(self.gram, delta, std, epsilon) <= epsilon)
+        return renyi and renyi_epsilon(self.gram, delta, std, epsilon) <= epsilon
 
     def profile_bounds(self, delta: float, std: float) -> list[Callable[[float], tuple[float, float]]]:
         """Functions of epsilon >= 0 that bound (remove, add) from above, sharp where these are `delta`.
@@ -233,8 +234,6 @@ class BinsBound:
     ) -> float:
         """A noise std at which `epsilon` is at most `epsilon`, within about `tolerance` of the least.
 
-        Classes and chains are ranked at `start`; without it, and again near the result.
-
         Args:
             epsilon: > 0.
             delta: in (0, 1).
@@ -252,12 +251,12 @@ class BinsBound:
             return high
         std = 0.6 * high if start is None else rounded_up(min(start, high))
         slope = _SLOPE if start is None else max(_SLOPE, _SLOPE_NEAR + _BY_EPSILON * epsilon)
-        for rough in (_ROUGH, tolerance) if start is None else (tolerance,):
-            narrow = self._narrowed(delta, std)
-            std = least_noise(partial(narrow.epsilon, delta), epsilon, std, rough, slope)
-        while self.epsilon(delta, std) > epsilon:
-            std *= 1 + tolerance / 4
-        return min(std, high)
+        quick, coarse = self._narrowed(delta, std)
+        for better, power in ((quick, 1.0), (coarse, _BEYOND_COARSE), (self, 1.0)):
+            part = (better.epsilon(delta, std) / max(quick.epsilon(delta, std), _ROUNDING)) ** power
+            scaled = partial(lambda part, at: part * quick.epsilon(delta, at), part)
+            std = least_noise(scaled, epsilon, std, tolerance, slope)
+        return min(high, least_noise(partial(self.epsilon, delta), epsilon, std, tolerance, slope))
 
     def rough_noise_std(self, epsilon: float, delta: float) -> float:
         """Some per cent above `noise_std`, in a fraction of its time: for rankings.
@@ -276,34 +275,31 @@ class BinsBound:
             return min(high, inner.rough_noise_std(_given_part(epsilon, taken), delta / taken))
         if epsilon >= UNSAMPLED_FROM:
             return high
-        known = None
         for start in (0.6, 1.0):
             near = start * std
             classes = tuple(sorted(self._classes, key=lambda domination: domination.rank(near))[:1])
             chains = tuple(sorted(_first(self._chains, near), key=lambda chain: chain.count)[:1])
-            if (classes, chains) != known:
-                known = classes, chains
-                found = BinsBound(self.gram, classes, chains, renyi=False, fineness=markov.COARSE)
-                std = min(std, least_noise(partial(found.epsilon, delta), epsilon, near, _ROUGH, _SLOPE))
+            found = BinsBound(self.gram, classes, chains, renyi=False, fineness=markov.COARSE)
+            std = min(std, least_noise(partial(found.epsilon, delta), epsilon, near, _ROUGH, _SLOPE))
         return min(std, high)
 
-    def _narrowed(self, delta: float, std: float) -> BinsBound:
-        """With only the class, the chain, and the divergences that are the best at this noise."""
+    def _narrowed(self, delta: float, std: float) -> list[BinsBound]:
+        """With the class and the chain alone that are the best here, on a quick and a coarse grid."""
         plain = gaussian_epsilon(delta, math.sqrt(self.unsampled) / std)
-        of_chain, chain = self._chain(delta, std, plain)
-        of_class, domination = self._class(delta, std, plain)
-        least, of_renyi = min(of_chain, of_class), math.inf
-        if least >= _RENYI_FROM or len(self.gram) <= _RENYI_UP_TO:
-            of_renyi = renyi_epsilon(self.gram, delta, std, least)
+        least, chain = replace(self, chains=tuple(self._chains), fineness=markov.QUICK)._chain(
+            delta, std, plain
+        )
+        domination = self._class(delta, std, least)[1]
         classes = () if domination is None else (domination,)
-        narrow = BinsBound(self.gram, classes, () if chain is None else (chain,), of_renyi < least)
-        narrow._found[delta, std] = min(least, of_renyi)
-        return narrow
+        chains = () if chain is None else (chain,)
+        return [BinsBound(self.gram, classes, chains, False, grid) for grid in (markov.QUICK, markov.COARSE)]
 
     def _class(self, delta: float, std: float, least: float) -> tuple[float, Domination | None]:
         """The least epsilon by classes of bins, and which class gives it."""
         best = None
         for candidate in sorted(self._classes, key=lambda domination: domination.rank(std))[:_TRIED_CLASSES]:
+            if candidate.least_delta(least, std) > delta:
+                continue
             delta_at = candidate.delta_at(std, delta)
             if delta_at(least) <= delta:
                 least, best = smallest_epsilon(delta_at, delta, least), candidate
@@ -314,11 +310,13 @@ class BinsBound:
         best = None
         if least > markov.LARGEST or delta < markov.LEAST_DELTA:
             return least, best
-        for candidate in _first(self._chains, std):
-            law = candidate.law(std, least, delta, markov.COARSE)
+        grid = markov.COARSE if self.fineness is markov.FINE else self.fineness
+        near = _nearest(self._chains, std, least, delta)
+        for candidate in near[:1] if grid is markov.QUICK else near:
+            law = candidate.law(std, least, delta, grid)
             if law.delta(least) <= delta:
                 least, best = smallest_epsilon(law.delta, delta, least), candidate
-        if best is not None and self.fineness is not markov.COARSE:
+        if best is not None and self.fineness is not grid:
             least = smallest_epsilon(best.law(std, least, delta, self.fineness).delta, delta, least)
         return least, best
 
@@ -326,6 +324,17 @@ class BinsBound:
 def _first(found: list[markov.BinChain], std: float) -> list[markov.BinChain]:
     """The chains that should give the least at this noise."""
     return sorted(found, key=lambda chain: chain.rank(std))[:_TRIED]
+
+
+def _nearest(found: list[markov.BinChain], std: float, epsilon: float, delta: float) -> list[markov.BinChain]:
+    """Of these the ones that are near the least by a grid that is quick, the best one first."""
+    tried = _first(found, std)
+    if len(tried) < 2:
+        return tried
+    laws = [chain.law(std, epsilon, delta, markov.QUICK) for chain in tried]
+    at = smallest_epsilon(laws[0].delta, delta, epsilon)
+    ranked = sorted((law.delta(at), place) for place, law in enumerate(laws))
+    return [tried[place] for value, place in ranked if value <= _NEAR * ranked[0][0]]
 
 
 def _amplified(epsilon: float, taken: float) -> float:

@@ -42,7 +42,7 @@ class Resolution:
     points: int
 
 
-COARSE, FINE = Resolution(0.02, 800), Resolution(0.005, 2000)
+QUICK, COARSE, FINE = Resolution(0.08, 250), Resolution(0.02, 800), Resolution(0.005, 2000)
 
 
 @dataclass(frozen=True)

@@ -159,8 +159,9 @@ def _by_integral(law: _Release, saddle: float, epsilon: float, compositions: int
                 return None
             law = law.refined()
             x, losses, logs = law.tilted(saddle)
-        # M(z) / M(saddle): the weights are those of the tilted law
-        ratio = np.exp(1j * np.outer(t, losses)) @ np.exp(logs)
+        # M(z) / M(saddle): the weights are those of the tilted law; powers of one turn
+        turns = np.exp(1j * np.outer([t[0], step], losses))[np.minimum(np.arange(size), 1)]
+        ratio = np.cumprod(turns, axis=0) @ np.exp(logs)
         z = saddle + 1j * t
         with np.errstate(divide="ignore"):
             values = np.exp(compositions * np.log(ratio) - 1j * t * epsilon) / (z * (z + 1))
