@@ -48,7 +48,8 @@ def group(
 ) -> Iterator[Cell]:
     orders = ORDERS if task != "flights" else ORDERS[:1]
     for arm, order in product(ARMS, orders):
-        yield Cell(task, epsilon, order, optimizer, schedule, arm)
+        if order == "fixed" or arm in ("independent", "default"):  # the others have one order
+            yield Cell(task, epsilon, order, optimizer, schedule, arm)
     if len(orders) > 1:
         yield Cell(task, epsilon, "drawn", optimizer, schedule, "banded")
     if engine:
@@ -85,8 +86,8 @@ def slopes(results: Results) -> Iterator[Cell]:
         for order in ORDERS:
             cell = Cell(task, epsilon, order, *MOMENTUM, "independent")
             yield cell
-            ratio = results.predicted(replace(cell, arm="default")) / results.predicted(cell)
-            yield replace(cell, scale=round(ratio, 3))
+            if results.of(cell) and results.of(plan := replace(cell, arm="default")):
+                yield replace(cell, scale=round(results.predicted(plan) / results.predicted(cell), 3))
         for scale in (1.0, 0.5, 0.7, 1.4):
             yield Cell(task, epsilon, "drawn", *MOMENTUM, "DP-SGD", scale=scale)
         yield Cell(task, epsilon, "fixed", *MOMENTUM, "no noise", clip=1e6)
