@@ -89,6 +89,10 @@ def test_the_first_table_of_the_readme_is_that_of_the_grid(grid):
             shown = " | ".join(f"{mean:.3f} ± {error:.3f}" for mean, error in best)
             table = text_of("README.md").replace("*", "")
             assert f"| {shown} | {silent:.3f} |" in table, (batches, epsilon, shown)
+    arms = [max(grid.of("mlp", 2, arm, "drawn").values()) for arm in ("default", "DP-SGD")]
+    ours, theirs = (f"{mean:.3f} ± {error:.3f}" for mean, error in arms)
+    for page in ("docs/index.md", "paper.md"):
+        assert f"an accuracy of {ours} and DP-SGD {theirs}" in " ".join(text_of(page).split())
 
 
 def test_the_cells_on_the_page_of_measurements_are_those_of_the_grid(grid):
