@@ -166,21 +166,21 @@ def slopes(results: Results) -> str:
 
     Below, independent noise that is made so small that its predicted error is the plan's.
     """
-    found = sorted({cell.scale for cell in results.cells if cell.arm == "default"})
-    columns = [*(f"× {scale:g}" for scale in found), "points a halving"]
-    lines = [["task", "ε", "batches", "noise", "predicted", *columns]]
+    scales = sorted({cell.scale for cell in results.cells if cell.arm == "default"})
+    lines = [["task, ε", "arm", "predicted error", *(f"× {scale:g}" for scale in scales), "points a halving"]]
     others = [one for one in results.cells if one.scale < 1.0 or one.scale > 1.0]
-    for cell in sorted({replace(one, scale=1.0) for one in others if one.arm != "independent"}, key=str):
-        at = [replace(cell, scale=scale) for scale in found]
+    alone = [one for one in others if one.arm == "independent"]
+    for cell in [*sorted({replace(one, scale=1.0) for one in others if one not in alone}, key=str), *alone]:
+        at = [replace(cell, scale=scale * cell.scale) for scale in scales]
         known = [one for one in at if results.of(one)]
-        means = [float(results.of(one)[results.best(one)].mean()) for one in known]
-        slope = -np.polyfit(np.log2([one.scale for one in known]), means, 1)[0]
-        head = [cell.task, f"{cell.epsilon:g}", cell.order, cell.arm, f"{results.predicted(cell):.3f}"]
-        lines.append([*head, *(best(results, one) for one in at), f"{100 * slope:.1f}"])
-    for cell in (one for one in others if one.arm == "independent"):
-        head = [cell.task, f"{cell.epsilon:g}", cell.order, f"{cell.arm}, × {cell.scale:g}"]
-        blank = [best(results, cell) if column == "× 1" else "" for column in columns]
-        lines.append([*head, f"{results.predicted(cell):.3f}", *blank])
+        arm = NAMES[cell.arm] + (f", {NAMES[cell.order]}" if cell.arm != "DP-SGD" else "")
+        arm += f", × {cell.scale:g}" if cell in alone else ""
+        line = [f"{cell.task}, {cell.epsilon:g}", arm, f"{results.predicted(cell):.3f}"]
+        slope = ""
+        if len(known) > 1:
+            means = [float(results.of(one)[results.best(one)].mean()) for one in known]
+            slope = f"{-100 * np.polyfit(np.log2([one.scale for one in known]), means, 1)[0]:.1f}"
+        lines.append([*line, *(best(results, one) for one in at), slope])
     return rows(*lines)
 
 

@@ -181,8 +181,10 @@ def test_the_table_of_the_page_for_reviewers():
 
 def test_pages_have_the_summaries_of_the_grid_and_one_rule_for_the_clip_norm(grid):
     pages = {name: text_of(f"docs/{name}.md") for name in ("measured", "choosing", "faq", "clip-norm")}
-    summaries = grid.tables().split("### Above and below")[1].split("### Advice alone")[0]
-    for row in re.findall(r"^\| (?:drawn|fixed order) .*", summaries, re.MULTILINE):
+    rows = r"^\| (?:drawn|fixed order|\w+, \d \| DP-SGD|\w+, \d \| plan).*"
+    found = re.findall(rows, grid.tables().split("### Above and below")[1], re.MULTILINE)
+    assert len(found) == 5 + 2 + 6
+    for row in found:
         assert row in pages["measured"], row
     (engine,) = grid.of("digits", 3, "engine", "fixed", "Adam").values()
     said = f"`PrivacyEngine` reached {engine[0]:.3f} at the advised rate".replace("0.", ".")
