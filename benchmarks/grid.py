@@ -1,17 +1,18 @@
 """What privacy costs a model, by arm, at each arm's best learning rate: python benchmarks/grid.py --out FILE
 
-    python benchmarks/grid.py --out benchmarks/records/grid.jsonl            # resumable: hours of one core
-    python benchmarks/grid.py --out benchmarks/records/grid.jsonl --tables   # of what is there, no training
-    python benchmarks/grid.py --quick                                        # one cell, a minute
-    python benchmarks/grid.py --claim 300                                    # predictions only, minutes
+    python benchmarks/grid.py --out benchmarks/records/grid.jsonl          # resumable: hours of one core
+    python benchmarks/grid.py --out … --seeds 5 digits mlp                 # more seeds for two tasks
+    python benchmarks/grid.py --out … --tables > benchmarks/records/grid.md  # of what is there, no training
+    python benchmarks/grid.py --quick                                      # one cell, a minute
+    python benchmarks/grid.py --claim 300                                  # predictions only, minutes
 
 Cells, in the order of `cells`: a task of `adaptive/tasks.py`, epsilon, batches in a fixed order or drawn, an
 optimizer and a schedule. Arms: DP-SGD (Poisson sampling; in a fixed order it is what these batches would have
 if they might be drawn in secret), the best of it and of banded noise under cyclic Poisson sampling,
 independent noise in the same scheme (drawn: random allocation), the plan, no noise, and the plan by
-`make_private_with_epsilon` at the rate of its advice. Every arm has six learning
-rates, two apart, and more until none has its best one at an end. That the best is chosen on test examples
-flatters all arms alike. Metric: accuracy of the last iterate, or the area under the ROC curve.
+`make_private_with_epsilon` at the rate of its advice. Every arm has six learning rates, two apart, and more
+until none has its best one at an end. That the best is chosen on test examples flatters all arms alike.
+Metric: accuracy of the last iterate, or the area under the ROC curve.
 
 Noise is drawn by NumPy but in the engine: this is a study of utility, not a release.
 """
