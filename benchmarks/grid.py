@@ -1,10 +1,10 @@
 """What privacy costs a model, by arm, at each arm's best learning rate: python benchmarks/grid.py --out FILE
 
-    python benchmarks/grid.py --out benchmarks/records/grid.jsonl          # resumable: hours of one core
-    python benchmarks/grid.py --out … --seeds 5 digits mlp                 # more seeds for two tasks
+    python benchmarks/grid.py --out benchmarks/records/grid.jsonl            # resumable: hours of one core
+    python benchmarks/grid.py --out … --seeds 5 digits mlp                   # more seeds for two tasks
     python benchmarks/grid.py --out … --tables > benchmarks/records/grid.md  # of what is there, no training
-    python benchmarks/grid.py --quick                                      # one cell, a minute
-    python benchmarks/grid.py --claim 300                                  # predictions only, minutes
+    python benchmarks/grid.py --quick                                        # one cell, a minute
+    python benchmarks/grid.py --claim 300                                    # predictions only, minutes
 
 Cells, in the order of `cells`: a task of `adaptive/tasks.py`, epsilon, batches in a fixed order or drawn, an
 optimizer and a schedule. Arms: DP-SGD (Poisson sampling; in a fixed order it is what these batches would have
