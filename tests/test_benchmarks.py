@@ -105,3 +105,9 @@ def test_seeds_of_the_grid_are_trained_once_and_those_of_all_rates_count(grid):
     found.until = 0.0
     with pytest.raises(TimeoutError, match="left for the next run"):
         found.train(cell, [8.0], 2)
+
+
+def test_the_grid_has_cells_of_every_task_whatever_was_trained(adaptive, tmp_path):
+    results = adaptive("cells").Results(tmp_path / "grid.jsonl", tmp_path)
+    found = importlib.import_module("grid").cells(results)
+    assert {cell.task for cell in found} == adaptive("tasks").TASKS.keys()

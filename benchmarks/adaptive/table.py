@@ -11,6 +11,15 @@ from adaptive.cells import Arm, Cell, Order, Results
 
 HEAD = ["task", "ε", "optimizer, schedule"]
 ORDERS: tuple[Order, ...] = ("fixed", "drawn")
+NAMES = {"fixed": "fixed order", "drawn": "drawn", "default": "plan", "independent": "independent noise"}
+NAMES |= {"banded": "DP-SGD or banded", "DP-SGD": "DP-SGD"}
+PAIRS: tuple[tuple[Order, Arm, Arm], ...] = (
+    ("fixed", "default", "independent"),
+    ("fixed", "default", "DP-SGD"),
+    ("drawn", "default", "independent"),
+    ("drawn", "default", "DP-SGD"),
+    ("drawn", "banded", "DP-SGD"),
+)
 
 
 def rows(*lines: Iterable[str]) -> str:
@@ -86,15 +95,11 @@ def compared(results: Results, cell: Cell, other: Cell, rate: float | None = Non
 def summary(results: Results) -> str:
     """Cells in which an arm is above or below another one by two standard errors, and the gain where below.
 
-    Each at its own best rate; "at its rate": the first too at the best rate of the other.
+    Each at its own best rate; "at its rate": the first too at that of the other.
     """
-    head = ["batches", "arm", "less", "cells", "median", "above by 2 s.e.", "below by 2 s.e.", "at its rate"]
-    lines, lost = [head], []
-    pairs: list[tuple[Order, Arm, Arm]] = [("drawn", "banded", "DP-SGD")]
-    for order in ORDERS[::-1]:
-        pairs = [(order, "default", "independent"), (order, "default", "DP-SGD"), *pairs]
-    for order, arm, less in pairs:
-        found, there = [], []
+    lines, lost = [["batches", "arm", "less", "cells", "median", "above", "below", "below at its rate"]], []
+    for order, arm, less in PAIRS:
+        found, there, names = [], [], [NAMES[name] for name in (order, arm, less)]
         for cell in (replace(one, order=order, arm=arm) for one in settings(results)):
             other = replace(cell, arm=less)
             if results.of(cell) and results.of(other):
@@ -103,19 +108,19 @@ def summary(results: Results) -> str:
                 same = [compared(results, cell, other, rate)] if rate in results.of(cell) else []
                 there += same
                 kinds = [("", found[-1]), *((" at its rate", one) for one in same if less != "DP-SGD")]
-                text = f"{order}, {' '.join(named(cell))}, {arm} less {less}"
-                lost += [f"- {text}{kind}: {gain:+.3f}" for kind, (gain, sign) in kinds if sign < 0]
+                text = f"- {names[0]}, {' '.join(named(cell))}, {names[1]} less {names[2]}"
+                lost += [f"{text}{kind}: {gain:+.3f}" for kind, (gain, sign) in kinds if sign < 0]
         if found:
             gains, signs = zip(*found, strict=True)
             counts = [len(gains), f"{np.median(gains):+.3f}", signs.count(1), signs.count(-1)]
-            below = sum(sign < 0 for _, sign in there)
-            lines.append([order, arm, less, *map(str, counts), f"below in {below} of {len(there)}"])
+            below = f"{sum(sign < 0 for _, sign in there)} of {len(there)}"
+            lines.append([*names, *map(str, counts), below])
     return "\n".join([rows(*lines), "", *lost])
 
 
 def at_first(results: Results) -> str:
     """The plan at the advised rate: what it loses to its best rate, and beside DP-SGD at its best one."""
-    lines = [["batches", "cells", "median loss", "largest loss", "above DP-SGD", "within 2 s.e.", "below"]]
+    lines = [["batches", "cells", "median loss", "largest loss", "above DP-SGD", "within", "below"]]
     for order in ORDERS:
         lost, signs = [], []
         for cell in (replace(one, order=order) for one in settings(results)):
@@ -127,7 +132,7 @@ def at_first(results: Results) -> str:
             most, where = max(lost)
             median = f"{np.median([loss for loss, _ in lost]):.3f}"
             counts = [str(signs.count(sign)) for sign in (1, 0, -1)]
-            lines.append([order, str(len(lost)), median, f"{most:.3f} ({where})", *counts])
+            lines.append([NAMES[order], str(len(lost)), median, f"{most:.3f} ({where})", *counts])
     return rows(*lines)
 
 
@@ -161,21 +166,21 @@ def slopes(results: Results) -> str:
 
     Below, independent noise that is made so small that its predicted error is the plan's.
     """
-    found = sorted({cell.scale for cell in results.cells if cell.arm == "default"})
-    columns = [*(f"× {scale:g}" for scale in found), "points a halving"]
-    lines = [["task", "ε", "batches", "noise", "predicted", *columns]]
+    scales = sorted({cell.scale for cell in results.cells if cell.arm == "default"})
+    lines = [["task, ε", "arm", "predicted error", *(f"× {scale:g}" for scale in scales), "points a halving"]]
     others = [one for one in results.cells if one.scale < 1.0 or one.scale > 1.0]
-    for cell in sorted({replace(one, scale=1.0) for one in others if one.arm != "independent"}, key=str):
-        at = [replace(cell, scale=scale) for scale in found]
+    alone = [one for one in others if one.arm == "independent"]
+    for cell in [*sorted({replace(one, scale=1.0) for one in others if one not in alone}, key=str), *alone]:
+        at = [replace(cell, scale=scale * cell.scale) for scale in scales]
         known = [one for one in at if results.of(one)]
-        means = [float(results.of(one)[results.best(one)].mean()) for one in known]
-        slope = -np.polyfit(np.log2([one.scale for one in known]), means, 1)[0]
-        head = [cell.task, f"{cell.epsilon:g}", cell.order, cell.arm, f"{results.predicted(cell):.3f}"]
-        lines.append([*head, *(best(results, one) for one in at), f"{100 * slope:.1f}"])
-    for cell in (one for one in others if one.arm == "independent"):
-        head = [cell.task, f"{cell.epsilon:g}", cell.order, f"{cell.arm}, × {cell.scale:g}"]
-        blank = [best(results, cell) if column == "× 1" else "" for column in columns]
-        lines.append([*head, f"{results.predicted(cell):.3f}", *blank])
+        arm = NAMES[cell.arm] + (f", {NAMES[cell.order]}" if cell.arm != "DP-SGD" else "")
+        arm += f", × {cell.scale:g}" if cell in alone else ""
+        line = [f"{cell.task}, {cell.epsilon:g}", arm, f"{results.predicted(cell):.3f}"]
+        slope = ""
+        if len(known) > 1:
+            means = [float(results.of(one)[results.best(one)].mean()) for one in known]
+            slope = f"{-100 * np.polyfit(np.log2([one.scale for one in known]), means, 1)[0]:.1f}"
+        lines.append([*line, *(best(results, one) for one in at), slope])
     return rows(*lines)
 
 

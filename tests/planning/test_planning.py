@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 from anechoic import workloads
-from anechoic.accounting import Verified, poisson_noise_multiplier
+from anechoic.accounting import Verified
 from anechoic.accounting.balls_in_bins import bound
 from anechoic.accounting.poisson.search import poisson_noise_multiplier_estimate
 from anechoic.mechanism.calibrate import calibrate
 from anechoic.participation import MinSep
 from anechoic.planning import balls_in_bins_candidates as bins
-from anechoic.planning.bands import ends
 from anechoic.planning.choice import ALIKE, least_error
 from anechoic.planning.compare import plan
 from anechoic.planning.designs import Designs, designs_of

@@ -4,9 +4,10 @@ import json
 import math
 import re
 import runpy
+from importlib import import_module
 from itertools import product
+from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
@@ -58,73 +59,96 @@ def test_the_table_of_why_correlated_noise_works_is_computed(tmp_path):
         assert f"images/{name}" in page and said in re.search("<title>(.*?)</title>", drawn)[1]
 
 
-def of_the_grid(task, epsilon, arm, batches, optimizer="momentum"):
-    """Rate -> (mean, standard error) of an arm, as the record of benchmarks/grid.py has it."""
-    asked = {"task": task, "epsilon": epsilon, "arm": arm, "order": batches, "optimizer": optimizer}
-    asked["schedule"] = "constant" if optimizer == "Adam" else "cooldown"
-    found = {}
-    for line in text_of("benchmarks/records/grid.jsonl").splitlines():
-        one = json.loads(line)
-        if asked.items() <= one.items() and not {"clip", "scale"} & one.keys():
-            for rate, runs in zip(one["rates"], one["metrics"], strict=True):
-                found[rate] = np.mean(runs), np.std(runs, ddof=1) / len(runs) ** 0.5
-    return found
+@pytest.fixture(scope="module")
+def grid():
+    """The record of benchmarks/grid.py: cells, tables, and (mean, standard error) of an arm by rate."""
+    with pytest.MonkeyPatch.context() as patch:
+        for folder in (ROOT, ROOT / "benchmarks"):
+            patch.syspath_prepend(str(folder))
+        cells, table = (import_module(f"adaptive.{name}") for name in ("cells", "table"))
+    results = cells.Results(ROOT / "benchmarks/records/grid.jsonl", ROOT)
+
+    def of(task, epsilon, arm, order, optimizer="momentum"):
+        schedule = "constant" if optimizer == "Adam" else "cooldown"
+        found = results.of(cells.Cell(task, epsilon, order, optimizer, schedule, arm))
+        return {rate: (values.mean(), table.error(values)) for rate, values in found.items()}
+
+    return SimpleNamespace(of=of, tables=lambda: table.tables(results), tasks=cells.TASKS)
 
 
-def test_the_first_table_of_the_readme_is_that_of_the_grid():
+def test_the_tables_of_the_grid_are_those_of_its_record(grid):
+    assert text_of("benchmarks/records/grid.md") == grid.tables() + "\n"
+
+
+def test_the_first_table_of_the_readme_is_that_of_the_grid(grid):
     drawn, fixed = ("DP-SGD", "independent", "default"), ("independent", "default")
+    (silent,) = [max(grid.of("mlp", 0.0, "no noise", "fixed").values())[0]]
     for arms, batches, epsilons in ((drawn, "drawn", (0.5, 2, 8)), (fixed, "fixed", (0.5, 2))):
         for epsilon in epsilons:
-            best = [max(of_the_grid("mlp", epsilon, arm, batches).values()) for arm in arms]
+            best = [max(grid.of("mlp", epsilon, arm, batches).values()) for arm in arms]
             shown = " | ".join(f"{mean:.3f} ± {error:.3f}" for mean, error in best)
             table = text_of("README.md").replace("*", "")
-            assert f"| {shown} | 0.838 |" in table, (batches, epsilon, shown)
+            assert f"| {shown} | {silent:.3f} |" in table, (batches, epsilon, shown)
+    arms = [max(grid.of("mlp", 2, arm, "drawn").values()) for arm in ("default", "DP-SGD")]
+    ours, theirs = (f"{mean:.3f} ± {error:.3f}" for mean, error in arms)
+    for page in ("docs/index.md", "paper.md"):
+        assert f"an accuracy of {ours} and DP-SGD {theirs}" in " ".join(text_of(page).split())
+
+
+def test_the_cells_on_the_page_of_measurements_are_those_of_the_grid(grid):
+    page = text_of("docs/measured.md").split("## Which optimiser gains what?")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (\w+), ([\d.]+) \| (Adam|momentum) \| (.*) \|$", page, re.MULTILINE)
+    assert {row[0] for row in rows} == {*grid.tasks}
+    for task, epsilon, optimizer, cells in rows:
+        arms = [("DP-SGD", "drawn"), ("independent", "fixed"), ("default", "fixed"), ("default", "drawn")]
+        best = [max(grid.of(task, float(epsilon), *arm, optimizer).values(), default=None) for arm in arms]
+        best += [max(grid.of(task, 0.0, "no noise", "fixed", optimizer).values())]
+        made = [f"{one[0]:.3f} ({1000 * one[1]:.0f})"[1:] if one else "cannot be drawn" for one in best]
+        if task == "flights":
+            made[0] = f"not permitted ({made[0].split()[0]})"
+        assert cells == " | ".join(made), (task, epsilon)
 
 
 RATES = (2**-8, 2**-6, 2**-5, 2**-4, 2**-3, 2**-2)  # of the page
 
 
-def test_the_table_of_adam_is_that_of_the_grid():
+def test_the_table_of_adam_is_that_of_the_grid(grid):
     arms = ("DP-SGD", "drawn"), ("independent", "drawn"), ("default", "drawn")
     rows = re.findall(r"^\| (?:drawn|fixed order) \| .*", text_of("docs/choosing.md"), re.MULTILINE)
     assert len(rows) == 5
     for row, (arm, batches) in zip(
         rows, (*arms, ("independent", "fixed"), ("default", "fixed")), strict=True
     ):
-        means = {rate: mean for rate, (mean, _) in of_the_grid("digits", 3, arm, batches, "Adam").items()}
+        means = {rate: mean for rate, (mean, _) in grid.of("digits", 3, arm, batches, "Adam").items()}
         for rate, cell in zip(RATES, row.split("|")[3:-1], strict=True):
             assert cell.strip(" *") == (f"{means[rate]:.3f}"[1:] if rate in means else ""), (row, rate)
         most = max(mean for rate, mean in means.items() if rate in RATES)
         assert f"**{most:.3f}**".replace("0.", ".") in row
 
 
-def test_what_may_be_expected_is_what_the_grid_has():
+def test_what_may_be_expected_is_what_the_grid_has(grid):
+    """Points of the plan above DP-SGD, both at their best rates, where DP-SGD is permitted."""
     gains = {}
-    for task, optimizer, batches in product(
-        ("digits", "mlp", "softmax", "table"), ("momentum", "Adam"), ("drawn", "fixed")
+    for task, optimizer, batches, epsilon in product(
+        {*grid.tasks} - {"flights"}, ("momentum", "Adam"), ("drawn", "fixed"), (0.3, 0.5, 1, 2, 3, 8)
     ):
-        for epsilon in (0.3, 0.5, 1, 2, 3, 8):
-            ours = of_the_grid(task, epsilon, "default", batches, optimizer)
-            theirs = of_the_grid(task, epsilon, "DP-SGD", "drawn", optimizer)
-            if ours and theirs:
-                gained = 100 * (max(ours.values())[0] - max(theirs.values())[0])
-                kind = (
-                    "small" if epsilon <= 1 else "middle" if epsilon == 2 and batches == "fixed" else "large"
-                )
-                if batches == "drawn" and task == "table":
-                    kind = "small"
-                gains.setdefault((batches, kind), []).append(gained)
+        ours, theirs = (
+            grid.of(task, epsilon, arm, order, optimizer)
+            for arm, order in (("default", batches), ("DP-SGD", "drawn"))
+        )
+        if ours and theirs:
+            gained = 100 * (max(ours.values())[0] - max(theirs.values())[0])
+            small = epsilon <= 1 or (batches, task) == ("drawn", "table")
+            gains.setdefault((batches, "small" if small else "large"), []).append(gained)
     said = text_of("docs/choosing.md").split("What trained models gained")[1].split("In a fixed order")[0]
-    for kind, low, high in (
-        (("drawn", "large"), ".7", "4.5"),
-        (("drawn", "small"), "0", "2"),
-        (("fixed", "large"), "−.1", "+4.3"),
-        (("fixed", "small"), "−18.3", "+.2"),
-    ):
-        assert re.search(rf"{re.escape(low)}[^.]*(?:\(.*\) )?to {re.escape(high)} ?", said), (kind, low, high)
-        for shown, found in ((low, min(gains[kind])), (high, max(gains[kind]))):
-            places = len(shown.split(".")[1]) if "." in shown else 0
-            assert float(shown.replace("−", "-")) == round(found, places), (kind, shown, found)
+    shown = re.findall(r"([−+]?[\d.]*\d)(?: \([^)]*\))? to ([−+]?[\d.]*\d) points", said)
+    kinds = product(("drawn", "fixed"), ("large", "small"))
+    for kind, ends in zip(kinds, shown, strict=True):
+        for end, found in zip(ends, (min(gains[kind]), max(gains[kind])), strict=True):
+            places = len(end.split(".")[1]) if "." in end else 0
+            assert float(end.replace("−", "-")) == round(found, places), (kind, end, found)
+    low, high = shown[0]
+    assert f"{low} to {high} points above DP-SGD" in " ".join(text_of("README.md").split())
 
 
 def test_the_guesses_of_the_page_for_reviewers():
@@ -152,12 +176,14 @@ def test_the_table_of_the_page_for_reviewers():
     assert table == made
 
 
-def test_the_advised_rate_is_reported_of_all_cells_and_the_clip_norm_by_one_rule():
+def test_pages_have_the_summaries_of_the_grid_and_one_rule_for_the_clip_norm(grid):
     pages = {name: text_of(f"docs/{name}.md") for name in ("measured", "choosing", "faq", "clip-norm")}
-    record = text_of("benchmarks/records/grid.md").split("### At the advised rate")[1].split("###")[0]
-    for row in record.replace("fixed", "fixed order").replace("0.0", ".0").strip().splitlines()[2:]:
+    rows = r"^\| (?:drawn|fixed order|\w+, \d \| DP-SGD|\w+, \d \| plan).*"
+    found = re.findall(rows, grid.tables().split("### Above and below")[1], re.MULTILINE)
+    assert len(found) == 5 + 2 + 6
+    for row in found:
         assert row in pages["measured"], row
-    (engine,) = of_the_grid("digits", 3, "engine", "fixed", "Adam").values()
+    (engine,) = grid.of("digits", 3, "engine", "fixed", "Adam").values()
     said = f"`PrivacyEngine` reached {engine[0]:.3f} at the advised rate".replace("0.", ".")
     assert said in " ".join(pages.pop("choosing").split())
     for page in pages.values():
