@@ -63,7 +63,7 @@ def main() -> None:
     model, engine = Denoiser(), PrivacyEngine()
     before = held_out(model, x[1500:])
     model, optimizer, loader = engine.make_private_with_epsilon(
-        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9),
+        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9),
         data_loader=DataLoader(TensorDataset(x[:1500]), batch_size=100, shuffle=True),
         target_epsilon=asked.epsilon, target_delta=DELTA, epochs=asked.epochs, max_grad_norm=1.0,
     )  # fmt: skip

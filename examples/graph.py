@@ -61,7 +61,7 @@ def main() -> None:
     train = TensorDataset(*(t[:1500] for t in inputs), target[:1500])
     model, engine = GraphNetwork(), PrivacyEngine()
     model, optimizer, loader = engine.make_private_with_epsilon(
-        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9),
+        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9),
         data_loader=DataLoader(train, batch_size=100, shuffle=True),
         target_epsilon=asked.epsilon, target_delta=DELTA, epochs=asked.epochs, max_grad_norm=1.0,
     )  # fmt: skip

@@ -31,8 +31,8 @@ def loaded(name, monkeypatch):
 
 #: How many epochs a test takes, and what the script then prints: a number's name, and whether it passes.
 RUNS = {
-    "diffusion": (2, r"loss ([\d.]+) before, ([\d.]+) after", lambda before, after: after < 0.9 * before),
-    "graph": (5, r"accuracy ([\d.]+)", lambda accuracy: accuracy > 0.2),
+    "diffusion": (10, r"loss ([\d.]+) before, ([\d.]+) after", lambda before, after: after < 0.9 * before),
+    "graph": (12, r"accuracy ([\d.]+)", lambda accuracy: accuracy > 0.2),
     "recommender": (3, r"AUC ([\d.]+)", lambda area: area > 0.6),
     "unet": (2, r"score ([\d.]+)", lambda score: score > 0.35),
     "vit": (8, r"accuracy ([\d.]+)", lambda accuracy: accuracy > 0.15),
