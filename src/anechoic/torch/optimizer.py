@@ -136,7 +136,7 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
     def forget(self) -> None:
         """Drop all gradients and sums, also those of an interrupted pass."""
         self.noise_adder.forget()
-        self.source.forget()
+        self.source.discard_sums()
         self.original_optimizer.zero_grad()
 
     # -- what a torch optimizer has ------------------------------------------------------------

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch.distributed as dist
-from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from anechoic.batches.base import Batches, batches_of
 from anechoic.batches.external import ExternalBatches, ExternalUnits, check_promise
@@ -24,7 +22,7 @@ from anechoic.runs.ledger import ReleaseLedger
 from anechoic.torch.checkpoints.checkpoint import environment
 from anechoic.torch.distributed import Ranks, running_ranks
 from anechoic.torch.generators import StepGenerators, seeded
-from anechoic.torch.loading.fetching import BatchPartition, Fetcher, check_repeats, tried
+from anechoic.torch.loading.fetching import BatchPartition, Fetcher, check_repeats, tried, value_of
 from anechoic.torch.loading.loader import BatchSource, PrivateDataLoader, RecordStream, StreamBatches
 from anechoic.torch.noise_adder import NoiseAdder, SumArithmetic, noise_dtype
 from anechoic.torch.optimizer import CorrelatedOptimizer, History
@@ -36,7 +34,7 @@ from anechoic.torch.setup.clip_norms import clipping_of, names_of, places_of
 from anechoic.torch.sources.base import SourceSetup, source_class
 from anechoic.torch.sources.rows import MEMORY
 from anechoic.torch.step import TrainingStep
-from anechoic.torch.structure import PLAIN, bits
+from anechoic.torch.structure import PLAIN
 
 if TYPE_CHECKING:
     from anechoic.planning.result import Plan
@@ -293,15 +291,8 @@ def check_agreement(every: list[dict[str, str]]) -> None:
 def _digest(content: Any) -> str:
     """Digest of the tensors, arrays and plain values in a structure; of other things by their type."""
     found = hashlib.sha256()
-    for leaf in tree_leaves(content):
-        head = f"{getattr(leaf, 'dtype', type(leaf))} {tuple(getattr(leaf, 'shape', ()))} "
-        if isinstance(leaf, Tensor):
-            part = bits(leaf.detach().cpu()).numpy().tobytes()
-        elif isinstance(leaf, (np.ndarray, np.generic)):
-            part = leaf.tobytes()
-        else:
-            part = repr(leaf).encode() if type(leaf) in PLAIN else b""
-        found.update(f"{head}{len(part)} ".encode() + part)
+    for part in value_of(content):
+        found.update(part if isinstance(part, bytes) else f" {part!r} ".encode())
     return found.hexdigest()[:16]
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from anechoic._validate import one_of
@@ -90,31 +89,23 @@ class GradientSource(ABC):
 
     def __init__(self, setup: SourceSetup) -> None:
         self.setup = setup
-        self.parameters = setup.parameters
-        self.clipping = setup.clipping
-        self.ledger = setup.ledger
+        self.parameters, self.clipping, self.ledger = setup.parameters, setup.clipping, setup.ledger
+        self.device = setup.parameters[0].device  #: of the sums
+        self.means = setup.loss_reduction == "mean"  #: whether backward() is called on means over rows
+        #: what backward() may reach by way of the outputs of the model alone
+        self.ends: list[Tensor] = list(setup.parameters)
         #: asked before the model works on a batch in hand
         self.before_call: Callable[[], None] = lambda: None
         #: (domain, *numbers) -> None: sets the generators by secret bytes of the batch in hand
         self.seed: Callable[..., None] = lambda *_: None
         self.batch: LabelledBatch | None = None
 
-    @property
-    def device(self) -> torch.device:
-        """Of the sums."""
-        return self.parameters[0].device
-
-    @property
-    def means(self) -> bool:
-        """Whether backward() is called on means over rows."""
-        return self.setup.loss_reduction == "mean"
-
     # -- a step --------------------------------------------------------------------------------
 
     def on_delivery(self, delivery: Delivery) -> None:
         """Follow the rows of a batch in hand."""
-        self.forget()
-        self.batch = LabelledBatch(delivery.size, means=self.means, parameters=list(self.parameters))
+        self.discard_sums()
+        self.batch = LabelledBatch(delivery.size, means=self.means, parameters=self.ends)
 
     def labelled(self, content: Any, axis: int) -> Any:
         """Label the tensors of what the loader hands out, which have their rows on `axis`."""
@@ -156,13 +147,9 @@ class GradientSource(ABC):
             )
         if batch.fault:
             raise GuaranteeError(f"{batch.fault}.")
-        self._check_root(batch)
-        return batch
-
-    def _check_root(self, batch: LabelledBatch) -> None:
         root, wanted = batch.roots[0], OverRows(-1 if batch.means else 0)
         if root == wanted or batch.rows <= 1:
-            return
+            return batch
         if isinstance(root, Mixing):
             raise GuaranteeError(f"the loss mixes rows. {root.why}. {self.remedy}.")
         what = "mean" if batch.means else "sum"
@@ -189,14 +176,10 @@ class GradientSource(ABC):
         """
 
     def discard_sums(self) -> None:
-        """Drop what was computed: it was released, or added to a partial sum."""
+        """Drop what was computed: it was released, added to a partial sum, or is of no use."""
         if self.batch is not None:
             self.batch.end()
         self.batch = None
-
-    def forget(self) -> None:
-        """Drop everything that was computed, a pass that was interrupted too."""
-        self.discard_sums()
 
     def zero_grad(self) -> None:
         """Forget backward passes; outputs of the model stay."""

@@ -56,6 +56,7 @@ class GhostSource(GradientSource):
     def __init__(self, setup: SourceSetup) -> None:
         super().__init__(setup)
         self.layers = LayerCalls(setup.module, setup.parameters, batch_first=setup.batch_first)
+        self.ends.append(self.layers.anchor)
         self._handles = hooked(setup.module, self._enter, self._leave, within=False)
         self._open: list[ExitStack | None] = []
         self._rounding_of, self._rounding = -1, dict[int, float]()
@@ -69,9 +70,7 @@ class GhostSource(GradientSource):
 
     def on_delivery(self, delivery: Delivery) -> None:
         super().on_delivery(delivery)
-        anchored: Any = [*self.parameters, self.layers.anchor]
-        self.batch = self.layers.batch = LabelledBatch(delivery.size, means=self.means, parameters=anchored)
-        self.decided = False
+        self.layers.batch, self.decided = self.batch, False
 
     def called(self, arguments: Any, keywords: dict[str, Any]) -> Any:
         """model(*arguments, **keywords) in the training loop."""
