@@ -31,7 +31,7 @@ from anechoic.torch.run import Key, Keys, PrivateRun, RunJournal
 from anechoic.torch.setup import checks, mechanism_fit
 from anechoic.torch.setup.arguments import Setup
 from anechoic.torch.setup.clip_norms import clipping_of, names_of, places_of
-from anechoic.torch.sources.base import SourceSetup, source_class
+from anechoic.torch.sources.base import source_class
 from anechoic.torch.sources.rows import MEMORY
 from anechoic.torch.step import TrainingStep
 from anechoic.torch.structure import PLAIN
@@ -128,20 +128,11 @@ def build_run(
         checks.report_units(batches, batches.units, mechanism.unit, setup.data_loader.dataset, secret=secret)
     loader = PrivateDataLoader(setup.data_loader, feed, ledger, batch_first=setup.batch_first)
     names = names_of(setup.module, setup.parameters)
-    asked = SourceSetup(
-        module=setup.module,
-        parameters=setup.parameters,
-        clipping=clipping_of(setup.clipping, setup.max_grad_norm, names, mechanism),
-        ledger=ledger,
-        batch_first=setup.batch_first,
-        loss_reduction=setup.loss_reduction,
-        criterion=setup.criterion,
-        wrap=setup.wrap_model,
-        rows=_usual_rows(setup, mechanism),
-        chunk=None if share is None else share.rows,
-    )
+    clipping = clipping_of(setup.clipping, setup.max_grad_norm, names, mechanism)
+    rows, chunk = _usual_rows(setup, mechanism), None if share is None else share.rows
     with ExitStack() as undo:  # whatever fails half-way leaves module and optimizer as they were
-        source = source_class(setup.grad_sample_mode)(asked)  # it attaches itself to the module
+        made = source_class(setup.grad_sample_mode)
+        source = made(setup, clipping, ledger, rows=rows, chunk=chunk)  # it attaches itself to the module
         undo.callback(source.detach)
         divisor = 1.0 if setup.loss_reduction == "sum" else mechanism.expected_batch_size
         release = NoiseAdder(mechanism, ledger, source.parameters, divisor, ranks)

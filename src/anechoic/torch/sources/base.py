@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -39,29 +38,6 @@ UNPACK = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class SourceSetup:
-    """What a source is made from: arguments of make_private, and what follows from them.
-
-    Attributes:
-        parameters: the trainable ones, in the order of the optimizer: the order of every sum.
-        wrap: whether the training loop calls a wrapper, or the plain module.
-        rows: of a batch, as a rule: at most so many in nearly all of them; a public number.
-        chunk: rows of the parts that batches are cut into; None where they are not.
-    """
-
-    module: nn.Module
-    parameters: list[nn.Parameter]
-    clipping: Clipping
-    ledger: ReleaseLedger
-    batch_first: bool = True
-    loss_reduction: str = "mean"
-    criterion: Any = None
-    wrap: bool = True
-    rows: int = 64
-    chunk: int | None = None
-
-
 class GradientSource(ABC):
     """Makes one clipped sum of each delivery, however gradients are computed; knows no noise.
 
@@ -69,7 +45,11 @@ class GradientSource(ABC):
     the rounding of the sum itself.
 
     Args:
-        setup: what it is made from. Making a source may put hooks on the module; `detach` takes them off.
+        setup: arguments of make_private. Making a source may hang hooks on the module, which `detach` removes.
+        clipping: of contributions.
+        ledger: of the run.
+        rows: of a batch, as a rule: at most so many in nearly all of them; a public number.
+        chunk: rows of the parts that batches are cut into; None where they are not.
 
     Attributes:
         module: what the training loop calls, and what make_private returns.
@@ -87,13 +67,22 @@ class GradientSource(ABC):
     module: Any
     criterion: Any = None
 
-    def __init__(self, setup: SourceSetup) -> None:
-        self.setup = setup
-        self.parameters, self.clipping, self.ledger = setup.parameters, setup.clipping, setup.ledger
-        self.device = setup.parameters[0].device  #: of the sums
+    def __init__(
+        self,
+        setup: Any,
+        clipping: Clipping,
+        ledger: ReleaseLedger,
+        *,
+        rows: int = 64,
+        chunk: int | None = None,
+    ) -> None:
+        self.setup, self.clipping, self.ledger, self.rows, self.chunk = setup, clipping, ledger, rows, chunk
+        #: the trainable ones, in the order of the optimizer: the order of every sum
+        self.parameters: list[nn.Parameter] = setup.parameters
+        self.device = self.parameters[0].device  #: of the sums
         self.means = setup.loss_reduction == "mean"  #: whether backward() is called on means over rows
         #: what backward() may reach by way of the outputs of the model alone
-        self.ends: list[Tensor] = list(setup.parameters)
+        self.ends: list[Tensor] = list(self.parameters)
         #: asked before the model works on a batch in hand
         self.before_call: Callable[[], None] = lambda: None
         #: (domain, *numbers) -> None: sets the generators by secret bytes of the batch in hand
@@ -214,18 +203,3 @@ def source_class(mode: Any) -> type[GradientSource]:
         raise UnsupportedError(f"grad_sample_mode={mode!r} is not supported: use one of {modes}.")
     name = one_of("grad_sample_mode", mode, modes)
     return SOURCES[ALIASES.get(name, name)]
-
-
-class ModelWrapper(nn.Module):
-    """The user's model in the training loop, with its attributes."""
-
-    def __init__(self, module: nn.Module, loss_reduction: str, batch_first: bool) -> None:
-        super().__init__()
-        self._module = module
-        self.loss_reduction, self.batch_first = loss_reduction, batch_first
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(super().__getattr__("_module"), name)

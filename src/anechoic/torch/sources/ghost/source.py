@@ -20,7 +20,7 @@ from anechoic.errors import GuaranteeError
 from anechoic.runs.ledger import Delivery
 from anechoic.torch import label_layers  # noqa: F401 - labels know their rules by it
 from anechoic.torch.labels import LabelledBatch, LabelledTensor, OnAxis, fault_of, label_of
-from anechoic.torch.sources.base import UNPACK, GradientSource, SourceSetup, register
+from anechoic.torch.sources.base import UNPACK, GradientSource, register
 from anechoic.torch.sources.ghost.factored_gradients import (
     MemoryAllowance,
     RowGradients,
@@ -53,9 +53,9 @@ class GhostSource(GradientSource):
         f" the model mixes rows that it could keep apart, {OTHERWISE}, which runs it row by row"
     )
 
-    def __init__(self, setup: SourceSetup) -> None:
-        super().__init__(setup)
-        self.layers = LayerCalls(setup.module, setup.parameters, batch_first=setup.batch_first)
+    def __init__(self, setup: Any, *given: Any, **sizes: Any) -> None:
+        super().__init__(setup, *given, **sizes)
+        self.layers = LayerCalls(setup.module, self.parameters, batch_first=setup.batch_first)
         self.ends.append(self.layers.anchor)
         self._handles = hooked(setup.module, self._enter, self._leave, within=False)
         self._open: list[ExitStack | None] = []
@@ -63,7 +63,7 @@ class GhostSource(GradientSource):
         self.decided = False
         said: Any = {"loss_reduction": setup.loss_reduction, "batch_first": setup.batch_first}
         #: or a handle that says so, in the place of a module
-        self.module = RowsModule(self, setup.module, **said) if setup.wrap else SimpleNamespace(**said)
+        self.module = RowsModule(self, setup.module, **said) if setup.wrap_model else SimpleNamespace(**said)
         self.criterion = setup.criterion or nn.CrossEntropyLoss(reduction=setup.loss_reduction)
 
     # -- the model ------------------------------------------------------------------------------
@@ -141,7 +141,12 @@ class GhostSource(GradientSource):
         """The sums of parameters that the loss reached, by their places."""
         sums: dict[int, Tensor] = {}
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
-            self._check_pulled(batch)
+            for call in batch.calls:
+                if why := fault_of(call.backprop, call.expected, batch):
+                    raise GuaranteeError(
+                        f"the gradient of one row at the output of {self.layers.describe(call.layer)} depends"
+                        f" on other rows. {why}. {self.remedy}."
+                    )
             calls = [call.by_rows(batch.rows) for call in batch.calls]
             gradients = self._gradients(calls)
             lengths = self._lengths(gradients)
@@ -176,14 +181,6 @@ class GhostSource(GradientSource):
                 raise GuaranteeError(
                     f"{self.layers.describe(call.layer)} was called with {fault}: give it the examples as"
                     f" rows (expand what all of them share), or {OTHERWISE}.{packed}"
-                )
-
-    def _check_pulled(self, batch: LabelledBatch) -> None:
-        for call in batch.calls:
-            if why := fault_of(call.backprop, call.expected, batch):
-                raise GuaranteeError(
-                    f"the gradient of one row at the output of {self.layers.describe(call.layer)} depends on"
-                    f" other rows. {why}. {self.remedy}."
                 )
 
     def _gradients(self, calls: list[BackwardCall]) -> dict[int, RowGradients]:
