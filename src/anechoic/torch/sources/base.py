@@ -45,7 +45,7 @@ class GradientSource(ABC):
     the rounding of the sum itself.
 
     Args:
-        setup: arguments of make_private. Making a source may hang hooks on the module, which `detach` removes.
+        setup: arguments of make_private. Making a source may put hooks on the module: `detach`.
         clipping: of contributions.
         ledger: of the run.
         rows: of a batch, as a rule: at most so many in nearly all of them; a public number.
