@@ -10,9 +10,8 @@ import torch
 from anechoic.errors import CheckpointError, GuaranteeError, HorizonError, MismatchError, ReplayError
 from anechoic.runs import ledger
 from anechoic.runs.journal import read_journal
-from anechoic.torch import PrivacyEngine
-from anechoic.torch.checkpoints import checkpoint
-from anechoic.torch.checkpoints.checkpoint import read
+from anechoic.torch import PrivacyEngine, checkpoint
+from anechoic.torch.checkpoint import read
 from anechoic.torch.run import RunJournal
 from tests.marks import every_other
 from tests.torch.setting import NOISE_KEY, SAMPLING_KEY, data, mechanism, network, start, step, train, weights

@@ -10,8 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from anechoic.errors import MismatchError
 from anechoic.runs import ledger
 from anechoic.strategies import BLT, BandedInverse
-from anechoic.torch import PrivacyEngine
-from anechoic.torch.checkpoints import checkpoint
+from anechoic.torch import PrivacyEngine, checkpoint
 from tests.torch.setting import data, mechanism, network, start, train
 
 STEPS = 15

@@ -49,7 +49,7 @@ class Fetcher(Dataset[Any]):
 
     def __init__(self, dataset: Any, collate_fn: Callable[[list[Any]], Any], batch_first: bool) -> None:
         self.dataset, self.collate, self.batch_first = dataset, collate_fn, batch_first
-        self._empty: tuple[Any] | None = None
+        self._empty: Any = None
         self._draws = not (collate_fn is default_collate and _is_plain(dataset))
 
     def __getitems__(self, request: Request) -> tuple[Request, Any]:
@@ -57,8 +57,9 @@ class Fetcher(Dataset[Any]):
         if request.seeds and self._draws:
             return request, self._in_parts(request)
         with seeded(request.seed) if self._draws else nullcontext():
-            batch = self.collate(self.examples(request)) if request else self._empty_batch()
-        return request, batch
+            if not request and self._empty is None:  # shaped after a batch of one, of which no number is kept
+                self._empty = (empty_like(self.collate(self.examples([0])), self.batch_first),)
+            return request, self.collate(self.examples(request)) if request else self._empty[0]
 
     def _in_parts(self, request: Request) -> Any:
         """Return a batch of several parts, the examples of each fetched as if it were alone."""
@@ -75,13 +76,6 @@ class Fetcher(Dataset[Any]):
         if callable(getattr(self.dataset, "__getitems__", None)):
             return list(self.dataset.__getitems__(indices))
         return [self.dataset[index] for index in indices]
-
-    def _empty_batch(self) -> Any:
-        # shaped after a batch of one example, of which no number is kept
-        if self._empty is None:
-            one = self.collate(self.examples([0]))
-            self._empty = (empty_like(one, self.batch_first),)
-        return self._empty[0]
 
 
 def _is_plain(dataset: Any) -> bool:

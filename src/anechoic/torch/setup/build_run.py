@@ -19,14 +19,14 @@ from anechoic.errors import MismatchError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.weak_delta import odd_epsilon, weak_delta
 from anechoic.runs.ledger import ReleaseLedger
-from anechoic.torch.checkpoints.checkpoint import environment
+from anechoic.torch.checkpoint import environment
 from anechoic.torch.distributed import Ranks, running_ranks
 from anechoic.torch.generators import StepGenerators, seeded
 from anechoic.torch.loading.fetching import BatchPartition, Fetcher, check_repeats, tried, value_of
 from anechoic.torch.loading.loader import BatchSource, PrivateDataLoader, RecordStream, StreamBatches
 from anechoic.torch.noise_adder import NoiseAdder, SumArithmetic, noise_dtype
 from anechoic.torch.optimizer import CorrelatedOptimizer, History
-from anechoic.torch.optimizer_kinds import tell_noise, tell_rates
+from anechoic.torch.optimizer_kinds import tell_noise
 from anechoic.torch.run import Key, Keys, PrivateRun, RunJournal
 from anechoic.torch.setup import checks, mechanism_fit
 from anechoic.torch.setup.arguments import Setup
@@ -160,7 +160,6 @@ def build_run(
         run.claim()
         tell_noise(setup.optimizer, mechanism, setup.loss_reduction)
         undo.pop_all()
-    tell_rates(setup.optimizer, mechanism)
     logger.info(
         "batches: %s; the loader's own sampler is replaced. %r, %s",
         mechanism.sampling.describe(mechanism.unit),

@@ -41,8 +41,8 @@ UNPACK = (
 class GradientSource(ABC):
     """Makes one clipped sum of each delivery, however gradients are computed; knows no noise.
 
-    Guarantee: what one example (or unit) adds to `sums` has norm at most clip norm * (1 + `excess`), up to
-    the rounding of the sum itself.
+    Guarantee: what one example (or unit) adds to `sums` has at most the clip norm, but for rounding: of
+    the sum itself, and what docs/proofs/clipping.md says of ghost clipping.
 
     Args:
         setup: arguments of make_private. Making a source may put hooks on the module: `detach`.
@@ -62,8 +62,6 @@ class GradientSource(ABC):
     #: What to do where rows mix.
     remedy: ClassVar[str] = REMEDY
 
-    #: By what part of the clip norm the norm of one contribution may exceed it, at most.
-    excess = 0.0
     module: Any
     criterion: Any = None
 

@@ -24,7 +24,6 @@ from anechoic.torch.sources.base import UNPACK, GradientSource, register
 from anechoic.torch.sources.ghost.factored_gradients import (
     MemoryAllowance,
     RowGradients,
-    excess,
     norms,
     shared,
 )
@@ -42,7 +41,7 @@ _ASKING = ("transformers.masking_utils", "transformers.modeling_utils")
 class GhostSource(GradientSource):
     """Clipped sums by norms of layer inputs and backprops; layers that are not on its list are refused.
 
-    Guarantee: what one example adds to the sums has norm at most clip norm * (1 + `excess`): it is the same
+    Guarantee: what one example adds to the sums has at most the clip norm, but for rounding: it is the same
     float64 numbers that are measured and summed, and norms count what rounding may have hidden.
     """
 
@@ -59,7 +58,6 @@ class GhostSource(GradientSource):
         self.ends.append(self.layers.anchor)
         self._handles = hooked(setup.module, self._enter, self._leave, within=False)
         self._open: list[ExitStack | None] = []
-        self._rounding_of, self._rounding = -1, dict[int, float]()
         self.decided = False
         said: Any = {"loss_reduction": setup.loss_reduction, "batch_first": setup.batch_first}
         #: or a handle that says so, in the place of a module
@@ -133,11 +131,11 @@ class GhostSource(GradientSource):
             self._check_rows(self.batch, delivery)
         batch, found = self.checked_batch(delivery), dict[int, Tensor]()
         if batch is not None and delivery.size:
-            found = self._clipped(batch, delivery)
+            found = self._clipped(batch)
         every = enumerate(self.parameters)
         return [found[i] if i in found else torch.zeros_like(p, dtype=torch.float64) for i, p in every]
 
-    def _clipped(self, batch: LabelledBatch, delivery: Delivery) -> dict[int, Tensor]:
+    def _clipped(self, batch: LabelledBatch) -> dict[int, Tensor]:
         """The sums of parameters that the loss reached, by their places."""
         sums: dict[int, Tensor] = {}
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
@@ -157,8 +155,6 @@ class GhostSource(GradientSource):
                 ]
                 gradients = self._gradients(calls)
                 lengths = self._lengths(gradients)
-            terms = max((part.terms for part in gradients.values()), default=0)
-            self._count_rounding(delivery, excess(batch.rows, terms))
             for length, (bound, places) in zip(lengths, self._parts(gradients), strict=True):
                 factors = self.clipping.factors(length, bound=bound)
                 for place in places:
@@ -208,13 +204,6 @@ class GhostSource(GradientSource):
         return [
             norms([gradients[id(self.parameters[i])] for i in places]) for _, places in self._parts(gradients)
         ]
-
-    def _count_rounding(self, delivery: Delivery, part: float) -> None:
-        """Add up what rounding may do to a release over its micro-batches."""
-        if delivery.step != self._rounding_of:
-            self._rounding_of, self._rounding = delivery.step, {}
-        self._rounding[delivery.chunk] = part
-        self.excess = max(self.excess, sum(self._rounding.values()))
 
     def detach(self) -> None:
         self.layers.detach()
