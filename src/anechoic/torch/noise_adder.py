@@ -94,10 +94,6 @@ class NoiseAdder(NonPicklable):
         for total, part in zip(self.partial, sums, strict=True):
             total += part
 
-    def forget(self) -> None:
-        """Drop the partial sum."""
-        self.partial = None
-
     def agree(self, step: int) -> None:
         """Check that all ranks are about to make release `step`, at the same weights."""
         if self.ranks.count == 1:

@@ -135,7 +135,7 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
 
     def forget(self) -> None:
         """Drop all gradients and sums, also those of an interrupted pass."""
-        self.noise_adder.forget()
+        self.noise_adder.partial = None
         self.source.discard_sums()
         self.original_optimizer.zero_grad()
 
@@ -331,8 +331,8 @@ class History:
 
     def composition(self, releases: int) -> Composition:
         """Compose everything released, with the first `releases` of this run."""
-        parts = [leading(one.mechanism, one.releases) for one in self.earlier]
-        return compose(*([leading(self.mechanism, releases)] if releases else []), *parts)
+        own = [Earlier(self.mechanism, releases)] if releases else []
+        return compose(*(leading(one.mechanism, one.releases) for one in (*own, *self.earlier)))
 
     def epsilon(self, delta: float, releases: int) -> float:
         """Compute epsilon at `delta` of everything released, with the first `releases` of this run."""

@@ -38,6 +38,10 @@ UNPACK = (
 )
 
 
+#: Sources by grad_sample_mode. A new mode is a new file with a class, imported by this package.
+SOURCES: dict[str, type[GradientSource]] = {}
+
+
 class GradientSource(ABC):
     """Makes one clipped sum of each delivery, however gradients are computed; knows no noise.
 
@@ -64,6 +68,9 @@ class GradientSource(ABC):
 
     module: Any
     criterion: Any = None
+
+    def __init_subclass__(cls) -> None:
+        SOURCES[cls.mode] = cls
 
     def __init__(
         self,
@@ -178,20 +185,6 @@ class GradientSource(ABC):
     @abstractmethod
     def detach(self) -> None:
         """Take everything off the module that making the source put there."""
-
-
-#: Sources by grad_sample_mode. A new mode is a new file that registers itself, imported by this package.
-SOURCES: dict[str, type[GradientSource]] = {}
-
-
-def register(mode: str) -> Callable[[type[GradientSource]], type[GradientSource]]:
-    """Decorate a class: make a source available as grad_sample_mode=`mode`."""
-
-    def enter(source: type[GradientSource]) -> type[GradientSource]:
-        SOURCES[mode] = source
-        return source
-
-    return enter
 
 
 def source_class(mode: Any) -> type[GradientSource]:

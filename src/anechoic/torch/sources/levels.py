@@ -224,24 +224,20 @@ _KNOWN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 def check_not_mixing(layers: Iterable[nn.Module]) -> None:
     """Refuse batch normalisation by the statistics of the batch, trainable or not: it mixes the examples."""
-    for layer in [layer for layer in layers if isinstance(layer, MIXING)]:
+    for layer in layers:
+        if not isinstance(layer, MIXING):
+            continue
         if layer.running_mean is None and layer.running_var is None:
-            what = (
-                "keeps no running statistics (track_running_stats=False), so it mixes the examples of a batch"
-                " in eval() mode too"
-            )
-            rest = ""
+            what, rest = "keeps no running statistics (track_running_stats=False), in eval() mode too", ""
         elif layer.training:
-            what = "is in train() mode: it mixes the examples of a batch"
-            rest = "Keep it in eval() mode throughout, or replace it. "
+            what, rest = "is in train() mode", "Keep it in eval() mode throughout, or replace it. "
         else:
             continue
-        rest += "Put nn.GroupNorm in its place before the optimizer is made, "
-        if type(layer) in _KNOWN:
-            rest += "as model = PrivacyEngine.get_compatible_module(model) does."
-        else:
-            rest += "by hand, with what else the layer does (an activation): no tool knows subclasses."
+        how = "as model = PrivacyEngine.get_compatible_module(model) does."
+        if type(layer) not in _KNOWN:
+            how = "by hand, with what else the layer does (an activation): no tool knows subclasses."
         raise GuaranteeError(
-            f"a batch normalisation layer ({type(layer).__name__}) {what}, and clipping one example's"
-            f" gradient does not bound what it changes. {rest}"
+            f"a batch normalisation layer ({type(layer).__name__}) {what}: it mixes the examples of a batch,"
+            f" and clipping one example's gradient does not bound what it changes. {rest}Put nn.GroupNorm in"
+            f" its place before the optimizer is made, {how}"
         )

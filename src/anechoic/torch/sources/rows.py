@@ -18,11 +18,11 @@ from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedErro
 from anechoic.runs.ledger import Delivery
 from anechoic.torch import label_layers  # noqa: F401 - labels know their rules by it
 from anechoic.torch.labels import LabelledBatch, LabelledTensor, Mixing, OnAxis, fault_of, label_of, plain
-from anechoic.torch.sources.base import REMEDY, UNPACK, GradientSource, register
+from anechoic.torch.sources.base import REMEDY, UNPACK, GradientSource
 from anechoic.torch.sources.levels import check_not_packed, is_continuous
 from anechoic.torch.sources.row_model import RowModel
 from anechoic.torch.sources.row_passes import RowPasses
-from anechoic.torch.structure import tensors_in
+from anechoic.torch.structure import filled, tensors_in
 
 #: Bytes of gradients that are held at once, for the rows of one chunk: larger tensors are slower too, since
 #: the operating system clears their pages anew in every step.
@@ -65,7 +65,6 @@ class RowsModule(nn.Module):
         return {**self.__dict__, "_source": None, "_called": None}
 
 
-@register("rows")
 class RowsSource(GradientSource):
     """One gradient a row, chunk by chunk; an example whose gradient is not finite contributes zero."""
 
@@ -138,7 +137,7 @@ class RowsSource(GradientSource):
                 handed.append(leaf.clone())
         batch.outputs += leaves
         self._calls.append(passes)
-        return passes.filled(handed)
+        return filled(passes.template, handed)
 
     def _passes(
         self, what: str, model: RowModel, given: Any, axes: Any, delivery: Delivery, order: Any = None

@@ -14,14 +14,12 @@ from torch import Tensor, nn
 
 from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.torch.labels import LabelledBatch, LabelledTensor, OnAxis, plain
-from anechoic.torch.sources.base import register
 from anechoic.torch.sources.row_model import RowModel, made_up, undisturbed
 from anechoic.torch.sources.row_passes import FAILS
 from anechoic.torch.sources.rows import RowsSource
 from anechoic.torch.structure import filled, mapped, tensors_in
 
 
-@register("vmap_loss")
 class VmapLossSource(RowsSource):
     """Gradients of rows; their losses are the user's criterion of one row each, as a batch of one.
 

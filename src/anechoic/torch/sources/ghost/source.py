@@ -20,7 +20,7 @@ from anechoic.errors import GuaranteeError
 from anechoic.runs.ledger import Delivery
 from anechoic.torch import label_layers  # noqa: F401 - labels know their rules by it
 from anechoic.torch.labels import LabelledBatch, LabelledTensor, OnAxis, fault_of, label_of
-from anechoic.torch.sources.base import UNPACK, GradientSource, register
+from anechoic.torch.sources.base import UNPACK, GradientSource
 from anechoic.torch.sources.ghost.factored_gradients import (
     MemoryAllowance,
     RowGradients,
@@ -37,7 +37,6 @@ from anechoic.torch.structure import mapped, tensors_in
 _ASKING = ("transformers.masking_utils", "transformers.modeling_utils")
 
 
-@register("ghost")
 class GhostSource(GradientSource):
     """Clipped sums by norms of layer inputs and backprops; layers that are not on its list are refused.
 
