@@ -145,16 +145,17 @@ class GhostSource(GradientSource):
                         f" on other rows. {why}. {self.remedy}."
                     )
             calls = [call.by_rows(batch.rows) for call in batch.calls]
-            gradients = self._gradients(calls)
-            lengths = self._lengths(gradients)
-            finite = torch.isfinite(torch.stack(lengths)).all(dim=0) if lengths else torch.ones(1)
-            if not bool(finite.all()):
-                calls = [
-                    BackwardCall(c.layer, *(only(finite, t) for t in (c.given, c.backprop))) for c in calls
-                ]
+            for _ in range(2):  # once more where a row is not finite: without it
                 gradients = self._gradients(calls)
-                lengths = self._lengths(gradients)
-            for length, (bound, places) in zip(lengths, self._parts(gradients), strict=True):
+                parts = self._parts(gradients)
+                lengths = [norms([gradients[id(self.parameters[i])] for i in places]) for _, places in parts]
+                finite = torch.isfinite(torch.stack(lengths)).all(dim=0) if lengths else torch.ones(1)
+                if bool(finite.all()):
+                    break
+                calls = [
+                    BackwardCall(c.layer, only(finite, c.given), only(finite, c.backprop)) for c in calls
+                ]
+            for length, (bound, places) in zip(lengths, parts, strict=True):
                 factors = self.clipping.factors(length, bound=bound)
                 for place in places:
                     sums[place] = gradients[id(self.parameters[place])].weighted_sum(factors)
@@ -197,12 +198,6 @@ class GhostSource(GradientSource):
         parts = self.clipping.members(len(self.parameters))
         reached = [(b, [i for i in places if id(self.parameters[i]) in gradients]) for b, places in parts]
         return [(bound, places) for bound, places in reached if places]
-
-    def _lengths(self, gradients: dict[int, RowGradients]) -> list[Tensor]:
-        """Upper bounds of the norms of the rows over each of these parts, shape (rows,)."""
-        return [
-            norms([gradients[id(self.parameters[i])] for i in places]) for _, places in self._parts(gradients)
-        ]
 
     def detach(self) -> None:
         self.layers.detach()
