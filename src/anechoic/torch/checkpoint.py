@@ -32,8 +32,8 @@ from anechoic.mechanism.pin_to_saved import pin_to_saved
 from anechoic.noise import derive
 from anechoic.runs.atomic_files import reading, writing
 from anechoic.runs.ledger import check_not_made
-from anechoic.torch.distributed import RanksError
 from anechoic.torch.generators import as_data, from_data, restore, states
+from anechoic.torch.noise_adder import RanksError
 from anechoic.torch.optimizer import unstamped
 from anechoic.torch.run import PrivateRun, drawn_by
 

@@ -17,8 +17,7 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.runs.fork_guard import NonPicklable
 from anechoic.statement.rounding import round_up
 from anechoic.torch import checkpoint
-from anechoic.torch.distributed import Ranks, RanksError
-from anechoic.torch.noise_adder import SumArithmetic
+from anechoic.torch.noise_adder import Ranks, RanksError, SumArithmetic
 from anechoic.torch.run import Key, KeySource, PrivateRun
 from anechoic.torch.setup import build_run, checks
 from anechoic.torch.setup.arguments import (

@@ -20,11 +20,10 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.weak_delta import odd_epsilon, weak_delta
 from anechoic.runs.ledger import ReleaseLedger
 from anechoic.torch.checkpoint import environment
-from anechoic.torch.distributed import Ranks, running_ranks
 from anechoic.torch.generators import StepGenerators, seeded
 from anechoic.torch.loading.fetching import BatchPartition, Fetcher, check_repeats, tried, value_of
 from anechoic.torch.loading.loader import BatchSource, PrivateDataLoader, RecordStream, StreamBatches
-from anechoic.torch.noise_adder import NoiseAdder, SumArithmetic, noise_dtype
+from anechoic.torch.noise_adder import NoiseAdder, Ranks, SumArithmetic, noise_dtype, running_ranks
 from anechoic.torch.optimizer import CorrelatedOptimizer, History
 from anechoic.torch.optimizer_kinds import tell_noise
 from anechoic.torch.run import Key, Keys, PrivateRun, RunJournal

@@ -15,8 +15,8 @@ from anechoic._validate import flag, one_of
 from anechoic.batches.base import Batches
 from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.torch.distributed import running_ranks
 from anechoic.torch.loading.loader import PrivateDataLoader, RecordStream
+from anechoic.torch.noise_adder import running_ranks
 from anechoic.torch.optimizer import STAMP, CorrelatedOptimizer, statistics_in
 from anechoic.torch.run import latest_run
 from anechoic.torch.setup.arguments import Setup

@@ -163,11 +163,10 @@ class RowPasses:
         left = torch.arange(self._slots) < len(rows)
         passes: list[tuple[Tensor, RowLevel | None, Any]] = []
         totals: list[Tensor] = []
-        start, first = torch.get_rng_state(), True
+        start = torch.get_rng_state()
         while bool(left.any()):
-            if not (first or self._model.loops):
+            if not self._model.loops:
                 torch.set_rng_state(start)  # a row draws the same whichever way others take, or fail
-            first = False
             kept, made, level, pull = self._way(inputs, left)
             if made:
                 if totals and [t.shape for t in totals] != [t.shape for t in made]:
