@@ -79,7 +79,7 @@ PUBLIC = {
         BatchMemoryManager CorrectedAdam PrivacyEngine RecordStream ReleaseRecorder audit_training
         causal_lm_loss read_mechanism seq2seq_loss
     """,
-    "torch.sources": "GradientSource register",
+    "torch.sources": "GradientSource",
     "engines.frames": "accumulated",
     "engines.spark": "StreamSink releases",
     "trainers": "Privacy",

@@ -1,6 +1,5 @@
 """CorrectedAdam, and what make_private plans for the optimizer at hand."""
 
-import math
 import re
 
 import numpy as np
@@ -11,7 +10,7 @@ from torch import nn
 from anechoic.accounting import poisson_epsilon
 from anechoic.errors import MismatchError
 from anechoic.mechanism.calibrate import calibrate
-from anechoic.planning.advice import ADAM, NOISE, STEP
+from anechoic.planning.advice import ADAM
 from anechoic.planning.compare import plan
 from anechoic.planning.families import family
 from anechoic.planning.update import UpdateRule
@@ -97,28 +96,6 @@ def test_independent_noise_under_sampling_is_that_of_poisson_batches():
     assert independent_noise_std(mech) == pytest.approx(
         calibrate(Identity(15), sampling=sampling, epsilon=mech.epsilon(), delta=1e-6).noise_std, rel=1e-9
     )
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "factor", "told"),
-    [
-        (torch.optim.Adam, 0.1, True),
-        (torch.optim.Adam, 1.0, False),
-        (torch.optim.Adam, 10.0, True),
-        (CorrectedAdam, 0.1, False),
-        (torch.optim.SGD, 0.1, False),
-    ],
-)
-def test_who_divides_by_correlated_noise_is_told_which_rates_to_try(optimizer, factor, told, caplog):
-    mech = mechanism()
-    inverse = mech.noise_std / 8 * np.linalg.inv(mech.strategy.to_dense())
-    step, sums = (np.linalg.norm(m) / math.sqrt(15) for m in (inverse, np.tri(15) @ inverse))
-    advised = ADAM * step / (sums / NOISE + 1 / STEP)
-    for bands in (2, 1):
-        mech = mechanism(bands=bands)
-        start(mech=mech, optimizer=lambda parameters: optimizer(parameters, lr=factor * advised))
-    said = [record.getMessage() for record in caplog.records if "noise of a step" in record.getMessage()]
-    assert len(said) == told and all(f"try {advised:.2g} first" in one for one in said)
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch before 2.9 has no Muon")

@@ -10,7 +10,7 @@ import anechoic.torch.require_torch  # noqa: F401  first: it says which extra is
 
 if TYPE_CHECKING:
     from anechoic.torch.audit import ReleaseRecorder, audit_training
-    from anechoic.torch.checkpoints.checkpoint import read_mechanism
+    from anechoic.torch.checkpoint import read_mechanism
     from anechoic.torch.engine import PrivacyEngine
     from anechoic.torch.loading.loader import BatchMemoryManager, RecordStream
     from anechoic.torch.losses import causal_lm_loss, seq2seq_loss
@@ -30,7 +30,7 @@ __all__ = [
 
 _HOMES = {
     "audit": ("ReleaseRecorder", "audit_training"),
-    "checkpoints.checkpoint": ("read_mechanism",),
+    "checkpoint": ("read_mechanism",),
     "engine": ("PrivacyEngine",),
     "loading.loader": ("BatchMemoryManager", "RecordStream"),
     "losses": ("causal_lm_loss", "seq2seq_loss"),

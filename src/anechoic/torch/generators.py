@@ -153,7 +153,6 @@ class StepGenerators:
 
     def deliver(self, delivery: Delivery) -> None:
         """Set them for one physical batch; where they stood is kept."""
-        self.settle()
         self._outside, self._delivery, self._fixed = states(cuda=True), delivery, 0
         self.take()
 

@@ -255,6 +255,19 @@ def rule(names: str, *, backward: bool = False) -> Callable[[Rule], Rule]:
     return enter
 
 
+def axis_rule(names: str) -> Callable[[Callable[[OpCall, Tensor, OnAxis], Any]], Any]:
+    """Enter a rule for operations on the axes of one tensor; what has no axis of rows keeps its label."""
+
+    def enter(found: Callable[[OpCall, Tensor, OnAxis], Any]) -> Any:
+        def own(c: OpCall) -> Any:
+            tensor, label = c.seen[0]
+            return found(c, tensor, label) if isinstance(label, OnAxis) else label
+
+        return rule(names)(own)
+
+    return enter
+
+
 def _without_rule(c: OpCall) -> Label:
     return c.mixed("there is no rule for it, so nobody knows whether it keeps rows apart")
 

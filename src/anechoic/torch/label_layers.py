@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import _reduction
 
-from anechoic.torch.label_calls import OpCall, aligned, divided_by_all, place_of, rule
+from anechoic.torch.label_calls import OpCall, aligned, axis_rule, divided_by_all, place_of, rule
 from anechoic.torch.label_rules import _pointwise
 from anechoic.torch.labels import LOSSES, Label, LabelledTensor, Mixing, OfRow, OnAxis, OverRows
 
@@ -60,11 +60,8 @@ def _bilinear(c: OpCall) -> Label:
     return c.mixed("over the rows") if any(0 in d for d in (*expanded, c.args[6])) else _examples(c)
 
 
-@rule("constant_pad_nd")
-def _padded(c: OpCall) -> Label:
-    tensor, label = c.seen[0]
-    if not isinstance(label, OnAxis):
-        return label
+@axis_rule("constant_pad_nd")
+def _padded(c: OpCall, tensor: Tensor, label: OnAxis) -> Label:
     before = tensor.dim() - 1 - label.axis
     own = c.args[1][2 * before : 2 * before + 2]
     return label if not any(own) else c.mixed("the axis of the rows is padded")
@@ -107,17 +104,15 @@ def _layer_norm(c: OpCall) -> Label:
 )
 def _batch_norm(c: OpCall) -> Any:
     back = "backward" in c.op.name
-    tensor = c.args[1] if back else c.args[0]
-    label = c.of(tensor) or c.of(c.args[0])
-    train = c.get("train") if back else c.get("training")
-    train = bool(train) if train is not None else "no_" not in c.op.name
+    label = c.of(c.args[1] if back else c.args[0]) or c.of(c.args[0])
+    train = c.get("train" if back else "training")
+    train = "no_" not in c.op.name if train is None else bool(train)
     if not isinstance(label, OnAxis):
         return c.mixed("rows as its weights")
-    if not train and label.axis != 1:
-        return lambda place, o: label if not place else OverRows() if back else None
-    if label.axis != 1:
+    if train and label.axis != 1:
         return Mixing("batch normalisation by the statistics of the batch")
-    return lambda place, o: label if not place else OnAxis(0, label.inner)
+    rest = OnAxis(0, label.inner) if label.axis == 1 else OverRows() if back else None
+    return lambda place, _: rest if place else label
 
 
 @rule("embedding")

@@ -8,11 +8,12 @@ axes. Whatever is in no table gives Mixing, by name.
 from __future__ import annotations
 
 import math
+from itertools import accumulate
 from typing import Any
 
 from torch import Tensor
 
-from anechoic.torch.label_calls import OpCall, aligned, first_of, place_of, rule
+from anechoic.torch.label_calls import OpCall, aligned, axis_rule, first_of, place_of, rule
 from anechoic.torch.labels import Label, Mixing, OfRow, OfSome, OnAxis, OverRows
 
 # -- entry by entry ------------------------------------------------------------------------------
@@ -27,12 +28,10 @@ def _pointwise(c: OpCall) -> Any:
     return found if isinstance(c.out, Tensor) else lambda _, o: found if o.shape == size else None
 
 
-@rule(
+rule(
     "clone detach alias _to_copy lift_fresh copy fill zero neg _conj real imag uniform random exponential"
     " log_normal cauchy geometric"
-)
-def _same(c: OpCall) -> Label:
-    return aligned(c)
+)(aligned)
 
 
 @rule("add sub rsub mul div")
@@ -67,11 +66,11 @@ def _linear(c: OpCall) -> Label:
 # -- axes ----------------------------------------------------------------------------------------
 
 
-@rule("view _unsafe_view reshape _reshape_alias squeeze unsqueeze flatten unflatten view_as")
-def _viewed(c: OpCall) -> Label:
+@axis_rule("view _unsafe_view reshape _reshape_alias squeeze unsqueeze flatten unflatten view_as")
+def _viewed(c: OpCall, tensor: Tensor, label: OnAxis) -> Label:
     """The same entries in the same order, in another shape."""
-    tensor, label, out = c.args[0], c.of(c.args[0]), c.out
-    if not isinstance(label, OnAxis) or tuple(tensor.shape) == tuple(out.shape):
+    out = c.out
+    if tuple(tensor.shape) == tuple(out.shape):
         return label
     if not out.numel():
         same = tuple(out.shape[: label.axis + 1]) == tuple(tensor.shape[: label.axis + 1])
@@ -86,21 +85,15 @@ def _viewed(c: OpCall) -> Label:
     return c.mixed(f"from {tuple(tensor.shape)} to {tuple(out.shape)} takes rows to pieces")
 
 
-@rule("expand repeat tile")
-def _expand(c: OpCall) -> Label:
-    tensor, label = c.seen[0]
-    if not isinstance(label, OnAxis):
-        return label
+@axis_rule("expand repeat tile")
+def _expand(c: OpCall, tensor: Tensor, label: OnAxis) -> Label:
     axis = label.axis + c.out.dim() - tensor.dim()
     same = c.op.name != "expand" or c.out.shape[axis] == tensor.shape[label.axis]
     return OnAxis(axis, label.inner) if same else c.mixed("over rows")
 
 
-@rule("permute transpose t")
-def _permute(c: OpCall) -> Label:
-    tensor, label = c.seen[0]
-    if not isinstance(label, OnAxis):
-        return label
+@axis_rule("permute transpose t")
+def _permute(c: OpCall, tensor: Tensor, label: OnAxis) -> Label:
     order = list(range(tensor.dim()))
     if c.op.name == "permute":
         order = [place_of(d, tensor.dim()) for d in c.args[1]]
@@ -110,16 +103,11 @@ def _permute(c: OpCall) -> Label:
     return OnAxis(order.index(label.axis), label.inner)
 
 
-@rule("view_as_real view_as_complex _reshape_copy view_as_real_copy")
-def _leading(c: OpCall) -> Label:
-    return c.seen[0][1]
+axis_rule("view_as_real view_as_complex _reshape_copy view_as_real_copy")(lambda c, tensor, label: label)
 
 
-@rule("select unbind")
-def _select(c: OpCall) -> Any:
-    tensor, label = c.seen[0]
-    if not isinstance(label, OnAxis):
-        return label
+@axis_rule("select unbind")
+def _select(c: OpCall, tensor: Tensor, label: OnAxis) -> Any:
     dim = place_of(c.get("dim"), tensor.dim())
     if dim != label.axis:
         return OnAxis(label.axis - (dim < label.axis), label.inner)
@@ -128,20 +116,16 @@ def _select(c: OpCall) -> Any:
     return OfRow(place_of(c.get("index"), tensor.shape[dim]) // label.inner % max(c.rows, 1))
 
 
-@rule("slice split split_with_sizes unsafe_split unsafe_split_with_sizes unsafe_chunk")
-def _slice(c: OpCall) -> Any:
-    tensor, label = c.seen[0]
+@axis_rule("slice split split_with_sizes unsafe_split unsafe_split_with_sizes unsafe_chunk")
+def _slice(c: OpCall, tensor: Tensor, label: OnAxis) -> Any:
     dim = place_of(c.get("dim") or 0, tensor.dim())
-    if not isinstance(label, OnAxis) or dim != label.axis:
+    if dim != label.axis:
         return label
-    size, start = tensor.shape[dim], 0
+    size = tensor.shape[dim]
     if c.op.name == "slice":
         start, step = slice(c.get("start"), c.get("end")).indices(size)[0], c.get("step") or 1
         return _part(c, label, start, c.out.shape[dim] if step == 1 else -1, size)
-    starts = []
-    for part in c.out:
-        starts.append(start)
-        start += part.shape[dim]
+    starts = [0, *accumulate(part.shape[dim] for part in c.out)]
     return lambda place, part: _part(c, label, starts[place], part.shape[dim], size)
 
 
@@ -253,20 +237,16 @@ def _along(c: OpCall) -> Any:
     return found
 
 
-@rule("unfold unfold_backward")
-def _unfold(c: OpCall) -> Label:
-    label, dim = c.seen[0][1], c.args[1] if c.op.name == "unfold" else c.args[2]
-    dims = c.args[0].dim() - (c.op.name != "unfold")
-    if isinstance(label, OnAxis) and label.axis in (place_of(dim, dims), dims):
-        return c.mixed("along the rows")
-    return label
+@axis_rule("unfold unfold_backward")
+def _unfold(c: OpCall, tensor: Tensor, label: OnAxis) -> Label:
+    back = c.op.name != "unfold"
+    dims = tensor.dim() - back
+    along = label.axis in (place_of(c.args[1 + back], dims), dims)
+    return c.mixed("along the rows") if along else label
 
 
-@rule("diagonal tril triu diag_embed diagonal_backward")
-def _matrices(c: OpCall) -> Label:
-    label, tensor = c.seen[0][1], c.seen[0][0]
-    if not isinstance(label, OnAxis):
-        return label
+@axis_rule("diagonal tril triu diag_embed diagonal_backward")
+def _matrices(c: OpCall, tensor: Tensor, label: OnAxis) -> Label:
     given = [c.get("dim1"), c.get("dim2")] if "diag" in c.op.name else [-2, -1]
     own = [place_of(d, max(tensor.dim(), c.out.dim())) for d in given]
     larger = c.op.name in ("diag_embed", "diagonal_backward")
@@ -280,26 +260,23 @@ def _matrices(c: OpCall) -> Label:
 
 @rule("mm bmm mv dot vdot _int_mm addmm baddbmm addmv addbmm")
 def _product(c: OpCall) -> Label:
-    """Sums of products over an axis k: (…, i, k) with (…, k, j)."""
-    name = c.op.name
-    left, right = c.args[-2:] if name.startswith(("add", "badd")) else c.args[:2]
+    """Sums of products over an axis k: (…, i, k) with (…, k, j), and what is added to them."""
+    name, added = c.op.name, c.op.name.startswith(("add", "badd"))
     if name == "addbmm":
         return c.mixed("a sum over the rows")
-    found = _contracted(c, left, right)
-    if not name.startswith(("add", "badd")) or isinstance(found, Mixing):
+    found = _contracted(c, *(c.args[-2:] if added else c.args[:2]))
+    if not added or isinstance(found, Mixing):
         return found
     bias = c.of(c.args[0])
-    if found is None or bias is None:
-        shift = c.out.dim() - c.args[0].dim()
-        return found or (OnAxis(bias.axis + shift, bias.inner) if isinstance(bias, OnAxis) else bias)
-    return aligned(c, [(c.args[0], bias), (c.out, found)])
+    if found is not None and bias is not None:
+        return aligned(c, [(c.args[0], bias), (c.out, found)])
+    return found or aligned(c, [(c.args[0], bias)])
 
 
 def _contracted(c: OpCall, left: Tensor, right: Tensor) -> Label:
     one, two = c.of(left), c.of(right)
     if isinstance(one, OverRows) or isinstance(two, OverRows):
         return (one or two) if one is None or two is None else c.mixed("a number of all rows meets rows")
-    batch = max(left.dim(), right.dim()) - 2
     roles = []
     for label, tensor, own in ((one, left, "ik" if left.dim() > 1 else "k"), (two, right, "kj")):
         if isinstance(label, OnAxis):
@@ -314,9 +291,7 @@ def _contracted(c: OpCall, left: Tensor, right: Tensor) -> Label:
         return OverRows()
     if kind == "b":
         return label if len({label.axis for _, label in roles}) == 1 else c.mixed("rows meet other rows")
-    if kind == "j":
-        return OnAxis(c.out.dim() - 1, label.inner)
-    return OnAxis(max(batch, 0), label.inner)
+    return OnAxis(c.out.dim() - 1 if kind == "j" else max(left.dim(), right.dim(), 2) - 2, label.inner)
 
 
 @rule("_cdist_forward _cdist_backward _euclidean_dist")

@@ -221,16 +221,9 @@ class WrittenTensor(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = tree_map(_of_rows, (args, kwargs or {}))
+        known = lambda given: _known(plain(given)) if type(given) is WrittenTensor else given  # noqa: E731
+        args, kwargs = tree_map(known, (args, kwargs or {}))
         return LabelledTensor.__torch_function__(func, types, args, kwargs)
-
-
-def _of_rows(value: Any) -> Any:
-    """A tensor with its label, where rows were written into it."""
-    if type(value) is not WrittenTensor:
-        return value
-    with _unseen():
-        return _known(value.as_subclass(Tensor))
 
 
 def plain(tensor: Tensor) -> Tensor:

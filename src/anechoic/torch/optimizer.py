@@ -135,8 +135,8 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
 
     def forget(self) -> None:
         """Drop all gradients and sums, also those of an interrupted pass."""
-        self.noise_adder.forget()
-        self.source.forget()
+        self.noise_adder.partial = None
+        self.source.discard_sums()
         self.original_optimizer.zero_grad()
 
     # -- what a torch optimizer has ------------------------------------------------------------
@@ -252,7 +252,10 @@ class History:
         count = mechanism.steps if releases is None else releases
         if not 0 <= count <= mechanism.steps:
             raise ValueError(f"releases={count} must lie between 0 and n={mechanism.steps}.")
-        same = [other for other in self.earlier if run and other.run == run]
+        if not run:  # named by what it is, and how many of the kind are charged
+            kind = f"charged {mechanism.fingerprint} {count} "
+            run = kind + str(sum(one.run.startswith(kind) for one in self.earlier))
+        same = [other for other in self.earlier if other.run == run]
         if not count or any(other.releases >= count for other in same):
             return
         compose(self.mechanism, leading(mechanism, count))  # refuses what does not compose
@@ -318,21 +321,14 @@ class History:
         return unstamped(state)
 
     def _missing(self, listed: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Those of a stamp that are not charged here; nameless ones are told apart by what they are."""
-        named = {one.run: one.releases for one in self.earlier if one.run}
-        nameless = [one.listed() for one in self.earlier if not one.run]
-        missing = []
-        for one in listed:
-            if not one["run"] and one in nameless:
-                nameless.remove(one)
-            elif one["releases"] > named.get(one["run"], 0):
-                missing.append(one)
-        return missing
+        """Those of a stamp that are not charged here."""
+        charged = {one.run: one.releases for one in self.earlier}
+        return [one for one in listed if one["releases"] > charged.get(one["run"], 0)]
 
     def composition(self, releases: int) -> Composition:
         """Compose everything released, with the first `releases` of this run."""
-        parts = [leading(one.mechanism, one.releases) for one in self.earlier]
-        return compose(*([leading(self.mechanism, releases)] if releases else []), *parts)
+        own = [Earlier(self.mechanism, releases)] if releases else []
+        return compose(*(leading(one.mechanism, one.releases) for one in (*own, *self.earlier)))
 
     def epsilon(self, delta: float, releases: int) -> float:
         """Compute epsilon at `delta` of everything released, with the first `releases` of this run."""
@@ -351,8 +347,7 @@ class History:
             Earlier(Mechanism.from_json(one["mechanism"]), one["releases"], one["run"]) for one in saved
         ]
         for one in self.earlier:
-            if one.run or one not in merged.earlier:
-                merged.charge(one.mechanism, one.releases, one.run)
+            merged.charge(one.mechanism, one.releases, one.run)
         return merged.earlier
 
 

@@ -19,12 +19,11 @@ from anechoic.errors import MismatchError
 from anechoic.losses.dispatch import error
 from anechoic.mechanism.calibrate import calibrate
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.planning.advice import advice_of_adam
 from anechoic.planning.records import OptimizerKind
 from anechoic.planning.update import UpdateRule, rates_of, update_of
 from anechoic.sampling import Poisson
 from anechoic.strategies import Identity
-from anechoic.workloads import exponential_decay, prefix_sum
+from anechoic.workloads import exponential_decay
 
 logger = logging.getLogger("anechoic")
 
@@ -145,27 +144,6 @@ def tell_noise(optimizer: optim.Optimizer, mechanism: Mechanism, loss_reduction:
     of_steps = error(exponential_decay(mechanism.steps, 0.0), mechanism.strategy).per_step
     variances = np.square(scale * mechanism.noise_std * of_steps)
     optimizer.expect_noise(variances, (scale * independent_noise_std(mechanism)) ** 2)
-
-
-def tell_rates(optimizer: optim.Optimizer, mechanism: Mechanism) -> None:
-    """Log which learning rates are worth trying, where noise is correlated and Adam's is far from them."""
-    update = update_of(optimizer)
-    if update.kind != "adam" or mechanism.strategy.structure.bands == 1:
-        return
-    n, std = mechanism.steps, mechanism.noise_std / mechanism.expected_batch_size
-    step = std * error(exponential_decay(n, 0.0), mechanism.strategy).rms
-    sums = std * error(prefix_sum(n), mechanism.strategy).rms
-    advice = advice_of_adam(sums, step, update, None)
-    if not advice.lowest <= (update.rate or 0.0) <= advice.highest:
-        logger.warning(
-            "%s has lr=%.3g, and divides by the noise of a step, which correlation makes larger: try"
-            " %.2g first, then %.2g to %.2g.",
-            type(optimizer).__name__,
-            update.rate or 0.0,
-            advice.rate,
-            advice.lowest,
-            advice.highest,
-        )
 
 
 def independent_noise_std(mechanism: Mechanism) -> float:

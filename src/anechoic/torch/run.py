@@ -112,11 +112,6 @@ class PrivateRun(BatchHooks, NonPicklable):
         stream = self.noise_adder.start_noise(self.keys.noise)
         self.noise_adder.take_noise(stream, stream.init())
 
-    def drawn(self, noise: Mapping[str, Any] | None) -> str:
-        """Return a keyed digest of the next batch, and of `noise`, a state that is not saved."""
-        batches = self.loader.feed.batches
-        return _drawn(noise, batches, self.ledger.releases, self.mechanism, self.keys.noise)
-
     def claim(self) -> None:
         """Claim module and optimizer; a run that had them before is over."""
         for thing in (self.optimizer.original_optimizer, self.plain):
@@ -170,7 +165,7 @@ class PrivateRun(BatchHooks, NonPicklable):
             again = past.state_dict(copy=False)
         state = stream.restore(dict(noise or again or {}))
         batches = self.batches_under(sampling_key)
-        if _drawn(again, batches, state.step, self.mechanism, noise_key) != drawn:
+        if drawn_by(again, batches, state.step, self.mechanism, noise_key) != drawn:
             raise ReplayError(
                 "noise or batches under the keys of the checkpoint come out as others here: resume with the"
                 " numpy and torch that drew them (a RecordStream: with the same records in the same order)."
@@ -195,9 +190,10 @@ def latest_run(thing: Any) -> PrivateRun | None:
     return None if found is None else found()
 
 
-def _drawn(
+def drawn_by(
     noise: Mapping[str, Any] | None, batches: Batches, step: int, mechanism: Mechanism, noise_key: bytes
 ) -> str:
+    """Return a keyed digest of batch `step`, and of `noise`, a state that is not saved."""
     parts: list[Any] = [np.frombuffer(batches.trace(min(step, mechanism.steps - 1)), np.uint8)]
     if noise is not None:
         parts += [bits(torch.as_tensor(noise["rows"]).detach()).cpu().numpy()]

@@ -19,7 +19,7 @@ from anechoic.errors import DesynchronizedError, HorizonError, MismatchError
 from anechoic.losses.dispatch import error
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.planning.result import mechanism_in
-from anechoic.torch.checkpoints.checkpoint import read_mechanism
+from anechoic.torch.checkpoint import read_mechanism
 from anechoic.torch.loading.loader import PrivateDataLoader
 from anechoic.torch.setup.checks import check_one_process
 from anechoic.trainers.checkpoint_files import found_twin, made, private_folder, twin

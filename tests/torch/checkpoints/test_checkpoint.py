@@ -18,9 +18,8 @@ from anechoic.noise.torch_arrays import RowArrays
 from anechoic.runs import atomic_files
 from anechoic.sampling import FixedOrder, FixedSize
 from anechoic.strategies import BLT, BandedToeplitz, Identity
-from anechoic.torch import CorrectedAdam, noise_adder, read_mechanism
-from anechoic.torch.checkpoints import checkpoint
-from anechoic.torch.checkpoints.checkpoint import check_place, environment
+from anechoic.torch import CorrectedAdam, checkpoint, noise_adder, read_mechanism
+from anechoic.torch.checkpoint import check_place, environment
 from tests.marks import mostly_slow
 from tests.torch.setting import MODES, data, managed, mechanism, network, start, step, train, weights
 

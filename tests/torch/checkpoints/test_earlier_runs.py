@@ -220,6 +220,8 @@ def test_a_mechanism_is_charged(mech):
     other = Mechanism(Identity(4), FixedOrder(40, 8, steps=4), 2.0)
     run.engine.charge(other)
     assert run.engine.get_epsilon(DELTA) == pytest.approx(other.epsilon(DELTA), rel=1e-9)
+    run.engine.charge(other)  # one more of the kind
+    assert run.engine.get_epsilon(DELTA) > 1.2 * other.epsilon(DELTA)
     step(run, next(iter(run.loader)))
     assert run.engine.get_epsilon(DELTA) > other.epsilon(DELTA)
     with pytest.raises(ValueError, match="releases=5 must lie between 0 and n=4"):

@@ -10,7 +10,7 @@ import torch
 from anechoic.errors import CheckpointError, GuaranteeError, HorizonError, MismatchError, ReplayError
 from anechoic.runs.journal import read_journal
 from anechoic.torch import PrivacyEngine, read_mechanism
-from anechoic.torch.checkpoints.checkpoint import read
+from anechoic.torch.checkpoint import read
 from anechoic.torch.run import RunJournal
 from tests.marks import every_other
 from tests.torch.setting import NOISE_KEY, SAMPLING_KEY, data, start, step, train, weights

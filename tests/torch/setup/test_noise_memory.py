@@ -9,8 +9,7 @@ from torch.utils.data import TensorDataset
 
 from anechoic.errors import MismatchError
 from anechoic.strategies import BLT, BandedInverse
-from anechoic.torch import PrivacyEngine
-from anechoic.torch.checkpoints import checkpoint
+from anechoic.torch import PrivacyEngine, checkpoint
 from tests.torch.setting import data, mechanism, network, private, start, train
 
 STEPS = 15

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import torch
 
 from anechoic.runs.ledger import Delivery
-from anechoic.torch.sources.base import SourceSetup
 from anechoic.torch.sources.clipping import Clipping
 from anechoic.torch.sources.ghost.factored_gradients import (
     MemoryAllowance,
@@ -19,12 +18,16 @@ from anechoic.torch.sources.ghost.source import GhostSource
 
 def ghost(model, rows, *, clip=1.0, batch_first=True, **clipping):
     """A source over the trainable parameters of `model`, for sums over rows; a batch is in hand."""
-    setup = SourceSetup(
-        module=model, parameters=[p for p in model.parameters() if p.requires_grad],
-        clipping=Clipping(clip, **clipping), ledger=SimpleNamespace(), batch_first=batch_first,
+    setup = SimpleNamespace(
+        module=model,
+        parameters=[p for p in model.parameters() if p.requires_grad],
+        batch_first=batch_first,
         loss_reduction="sum",
-    )  # fmt: skip
-    source, delivery = GhostSource(setup), Delivery(0, rows)
+        wrap_model=True,
+        criterion=None,
+    )
+    source = GhostSource(setup, Clipping(clip, **clipping), SimpleNamespace())
+    delivery = Delivery(0, rows)
     source.on_delivery(delivery)
     return source, delivery
 

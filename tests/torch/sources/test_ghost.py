@@ -13,7 +13,6 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
-from anechoic.runs.ledger import Delivery
 from anechoic.torch import PrivacyEngine
 from anechoic.torch.sources.ghost.layer_calls import trainable_layers
 from tests.marks import each_once
@@ -473,13 +472,6 @@ def test_a_row_that_is_not_finite_counts_as_zero_and_spoils_no_other():
         loss(model(delivered(source, x)), None).sum().backward()
         assert torch.allclose(flat(source.sums(delivery)), expected, atol=1e-4)
         source.detach()
-
-
-def test_rounding_adds_up_over_the_micro_batches_of_a_release():
-    source, _ = ghost(nn.Linear(3, 2), B)
-    for at, chunk, part in ((0, 0, 0.25), (0, 1, 0.5), (0, 1, 0.125), (1, 0, 0.6875)):
-        source._count_rounding(Delivery(at, B, chunk, 2), part)
-    assert source.excess == 0.25 + 0.5, "a micro-batch that comes again counts once, another release anew"
 
 
 class Encoded(nn.Module):

@@ -18,7 +18,6 @@ from anechoic.torch.sources.ghost.factored_gradients import (
     PlainGradients,
     Sizes,
     SparseGradients,
-    excess,
     norms,
 )
 from tests.floats import same_bits
@@ -143,15 +142,13 @@ def direct(seed):
 @pytest.mark.parametrize("make", [gram, single, whole, unkept, kept, words, direct])
 def test_removing_a_row_moves_the_sum_by_the_clip_norm_at_most(make, clip):
     for seed in range(10):
-        sums, terms = [], 0
+        sums, apart = [], make in (single, whole, kept, words, direct)
         for part in make(seed):
             lengths = norms([part])
             sums.append(part.weighted_sum((clip / lengths).clamp(max=1.0)))
-            terms = max(terms, getattr(part, "terms", 0))
         moved = float((sums[0] - sums[1]).norm())
-        assert moved <= clip * (1 + excess(60, terms))
-        assert excess(60, terms) < 1e-4
-        if make in (single, whole, kept, words, direct):
+        assert moved <= clip * (1 + (1e-11 if apart else 1e-4))
+        if apart:
             assert moved >= clip * (1 - 1e-3)  # nothing is lost where a row is above the clip norm
 
 
@@ -191,8 +188,7 @@ def test_what_cancels_between_an_embedding_and_its_head(positions):
             )
             lengths = norms([tied])
             sums.append(tied.weighted_sum((1 / lengths).clamp(max=1.0)))
-        assert float((sums[0] - sums[1]).norm()) <= 1 + excess(30, tied.terms)
-        assert excess(30, tied.terms) < 1e-4
+        assert float((sums[0] - sums[1]).norm()) <= 1 + 1e-4
 
 
 # Ways to the norms of a linear layer's rows.

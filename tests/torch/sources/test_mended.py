@@ -5,7 +5,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from anechoic.torch.sources.levels import _attention
 from tests.marks import slow
 from tests.torch.sources.row_passes_setting import each_alone, rowwise
 
@@ -66,30 +65,3 @@ def test_attention_drops_alike_side_by_side_and_alone(autocast):
         found, alone = found + made / 150, alone + each_alone(module, given, autocast=autocast) / 150
     assert not passes._model.loops
     assert float((found - alone).norm()) <= 0.14 * float(alone.norm())
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"is_causal": True},
-        {"scale": 0.3},
-        {"enable_gqa": True},
-        {"attn_mask": torch.arange(16.0).reshape(4, 4).cos()},
-        {"attn_mask": torch.tensor([[1, 0, 0, 1], [0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 0, 0]]).bool()},
-    ],
-    ids=["plain", "causal", "scaled", "grouped", "added mask", "mask with an empty row"],
-)
-def test_attention_taken_apart_is_torch_s(options):
-    drawn = torch.Generator().manual_seed(1)
-    heads = 2 if options.get("enable_gqa") else 4
-    q, k, v = (torch.randn(2, h, 4, 8, generator=drawn, requires_grad=True) for h in (4, heads, heads))
-    made = [
-        _attention(q, k, v, dropout_p=1e-12, **options),
-        F.scaled_dot_product_attention(q, k, v, **options),
-    ]
-    torch.testing.assert_close(*made)
-    pulled = [torch.autograd.grad(one.square().sum(), (q, k, v)) for one in made]
-    for one, other in zip(*pulled, strict=True):
-        assert one.isfinite().all()
-        torch.testing.assert_close(one, other)

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
+from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,6 +50,7 @@ class Fetcher(Dataset[Any]):
 
     def __init__(self, dataset: Any, collate_fn: Callable[[list[Any]], Any], batch_first: bool) -> None:
         self.dataset, self.collate, self.batch_first = dataset, collate_fn, batch_first
+        self._empty: Any = None
         self._draws = not (collate_fn is default_collate and _is_plain(dataset))
 
     def __getitems__(self, request: Request) -> tuple[Request, Any]:
@@ -56,8 +58,9 @@ class Fetcher(Dataset[Any]):
         if request.seeds and self._draws:
             return request, self._in_parts(request)
         with seeded(request.seed) if self._draws else nullcontext():
-            batch = self.collate(self.examples(request)) if request else self._empty
-        return request, batch
+            if not request and self._empty is None:  # shaped after a batch of one, of which no number is kept
+                self._empty = (empty_like(self.collate(self.examples([0])), self.batch_first),)
+            return request, self.collate(self.examples(request)) if request else self._empty[0]
 
     def _in_parts(self, request: Request) -> Any:
         """Return a batch of several parts, the examples of each fetched as if it were alone."""
@@ -74,11 +77,6 @@ class Fetcher(Dataset[Any]):
         if callable(getattr(self.dataset, "__getitems__", None)):
             return list(self.dataset.__getitems__(indices))
         return [self.dataset[index] for index in indices]
-
-    @cached_property
-    def _empty(self) -> Any:
-        # shaped after a batch of one example, of which no number is kept
-        return empty_like(self.collate(self.examples([0])), self.batch_first)
 
 
 def _is_plain(dataset: Any) -> bool:
@@ -144,7 +142,7 @@ def check_repeats(loader: DataLoader[Any], batch_first: bool, *, owned: bool) ->
     examples = len(loader.dataset)  # type: ignore[arg-type]
     fetcher = Fetcher(loader.dataset, loader.collate_fn, batch_first)
     chosen = np.unique(np.linspace(0, examples - 1, min(_TRIED, examples)).astype(int)).tolist()
-    other, moved = tried(loader, partial(_tried, fetcher, chosen, owned)) if chosen else (False, "")
+    other, moved = tried(loader, partial(_tried, fetcher, chosen)) if chosen else (False, False)
     if other:
         raise UnsupportedError(
             "the data set or collate_fn gives other values when the same examples are fetched again, under"
@@ -153,53 +151,45 @@ def check_repeats(loader: DataLoader[Any], batch_first: bool, *, owned: bool) ->
             " __getitem__ itself, or from numpy.random.default_rng(torch.randint(2**62, ()).item()) made"
             " there."
         )
-    if moved:
+    if moved and owned:
         raise UnsupportedError(
-            f"{moved} hands out rows in another order than that of the indices, so units would be mixed. Keep"
-            " the order: pad without sorting by length, and give back examples as they were asked for."
+            "the data set or collate_fn hands out rows in another order than that of the indices, so units"
+            " would be mixed. Keep the order: pad without sorting by length, and give back examples as they"
+            " were asked for."
         )
 
 
-def _tried(fetcher: Fetcher, chosen: list[int], owned: bool) -> tuple[bool, str]:
-    """(whether two fetches differ, what moves rows)."""
+def _tried(fetcher: Fetcher, chosen: list[int]) -> tuple[bool, bool]:
+    """(whether two fetches differ, whether rows are moved)."""
     places, axis = list(range(len(chosen))), 0 if fetcher.batch_first else 1
-    turned, dataset = [*places[1:], 0], fetcher.dataset
 
-    def fetched(order: list[int]) -> tuple[list[Any], list[Tensor]]:
-        """Examples, and the tensors of their batch."""
+    def fetched(order: list[int]) -> list[Tensor]:
+        """The tensors of their batch."""
         found: list[Any] = []
-        if callable(getattr(dataset, "__getitems__", None)):
+        if callable(getattr(fetcher.dataset, "__getitems__", None)):
             with seeded(bytes(SEED_BYTES)):
                 found = fetcher.examples([chosen[place] for place in order])
         for place in [] if found else order:
             with seeded(place.to_bytes(SEED_BYTES, "big")):  # its augmentation is the same in all orders
-                found.append(dataset[chosen[place]])
+                found.append(fetcher.dataset[chosen[place]])
         with seeded(bytes(SEED_BYTES)):
-            return found, tensors_in(fetcher.collate(found))
+            return tensors_in(fetcher.collate(found))
 
     def columns(tensors: list[Tensor]) -> list[list[Any]]:
         rows = [list(t.movedim(axis if t.dim() > axis else 0, 0)) for t in tensors if t.dim()]
         return [[*map(value_of, each)] for each in rows if len(each) == len(places)]
 
     try:
-        (first, mine), (_, again) = fetched(places), fetched(places)
-        if value_of(mine) != value_of(again):
-            return True, ""
-        other, theirs = fetched(turned)
-        if owned and _moved([[*map(value_of, first)]], [[*map(value_of, other)]], turned):
-            return False, f"{type(dataset).__name__}.__getitems__"
-        if owned and _moved(columns(mine), columns(theirs), turned):
-            return False, "collate_fn"
+        mine, turned = fetched(places), [*places[1:], 0]
+        if value_of(mine) != value_of(fetched(places)):
+            return True, False
+        both = zip(columns(mine), columns(fetched(turned)), strict=True)
+        pairs = [pair for pair in both if len(set(pair[0])) > 1]
+        kept = any(two == [one[place] for place in turned] for one, two in pairs)
+        # the same rows, none of them in that order; what is not sure is not
+        return False, bool(pairs) and not kept and all(Counter(one) == Counter(two) for one, two in pairs)
     except _ERRORS:
-        pass
-    return False, ""
-
-
-def _moved(mine: list[list[Any]], theirs: list[list[Any]], order: list[int]) -> bool:
-    """Whether fields hold the same rows, none of them in `order`; what is not sure is not."""
-    pairs = [pair for pair in zip(mine, theirs, strict=True) if len(set(pair[0])) > 1]
-    kept = any(two == [one[place] for place in order] for one, two in pairs)
-    return bool(pairs) and not kept and all(Counter(one) == Counter(two) for one, two in pairs)
+        return False, False
 
 
 def value_of(example: Any) -> tuple[Any, ...]:
@@ -274,30 +264,20 @@ class BatchPartition:
 
         At most `most` rows are delivered at once. There is at least one portion: every process steps a batch.
         """
-        whole = batches.unit_batch(step)
-        if whole is not None:
-            return self._of_units(whole, most)
-        rows = batches.batch(step).tolist()
-        cut = {i: rows[at : at + self.rows] for i, at in enumerate(range(0, len(rows), self.rows))}
-        return [
-            ProcessParts(
-                numbers, tuple(len(cut[i]) for i in numbers), [row for i in numbers for row in cut[i]]
-            )
-            for numbers in self.groups(len(cut), self.rows, most)
-        ]
-
-    def _of_units(self, whole: UnitBatch, most: int | None) -> list[ProcessParts]:
-        size, items, start = max(self.rows, whole.largest), [], 0
-        sizes: list[int] = []
-        for part in whole.parts(size):
-            items.append(range(start, start + part.count))
-            sizes.append(len(part.examples))
-            start += part.count
-        found = []
-        for numbers in self.groups(len(items), size, most):
-            units = whole.only([item for number in numbers for item in items[number]])
-            rows = tuple(sizes[number] for number in numbers)
-            found.append(ProcessParts(numbers, rows, units.examples.tolist(), units))
+        whole, found, parts = batches.unit_batch(step), [], list[Any]()
+        if whole is None:
+            rows, size = batches.batch(step).tolist(), self.rows
+            parts += [rows[start : start + size] for start in range(0, len(rows), size)]
+        else:
+            size = max(self.rows, whole.largest)
+            parts += whole.parts(size)
+            ends = [0, *accumulate(part.count for part in parts)]
+        for numbers in self.groups(len(parts), size, most):
+            units, mine = None, [parts[i] for i in numbers]
+            if whole is not None:
+                units = whole.only([item for i in numbers for item in range(ends[i], ends[i + 1])])
+                mine = [part.examples.tolist() for part in mine]
+            found.append(ProcessParts(numbers, tuple(map(len, mine)), [*chain(*mine)], units))
         return found
 
     def groups(self, parts: int, size: int, most: int | None) -> list[list[int]]:

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch.distributed as dist
-from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from anechoic.batches.base import Batches, batches_of
 from anechoic.batches.external import ExternalBatches, ExternalUnits, check_promise
@@ -21,22 +19,21 @@ from anechoic.errors import MismatchError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.weak_delta import odd_epsilon, weak_delta
 from anechoic.runs.ledger import ReleaseLedger
-from anechoic.torch.checkpoints.checkpoint import environment
-from anechoic.torch.distributed import Ranks, running_ranks
+from anechoic.torch.checkpoint import environment
 from anechoic.torch.generators import StepGenerators, seeded
-from anechoic.torch.loading.fetching import BatchPartition, Fetcher, check_repeats, tried
+from anechoic.torch.loading.fetching import BatchPartition, Fetcher, check_repeats, tried, value_of
 from anechoic.torch.loading.loader import BatchSource, PrivateDataLoader, RecordStream, StreamBatches
-from anechoic.torch.noise_adder import NoiseAdder, SumArithmetic, noise_dtype
+from anechoic.torch.noise_adder import NoiseAdder, Ranks, SumArithmetic, noise_dtype, running_ranks
 from anechoic.torch.optimizer import CorrelatedOptimizer, History
-from anechoic.torch.optimizer_kinds import tell_noise, tell_rates
+from anechoic.torch.optimizer_kinds import tell_noise
 from anechoic.torch.run import Key, Keys, PrivateRun, RunJournal
 from anechoic.torch.setup import checks, mechanism_fit
 from anechoic.torch.setup.arguments import Setup
 from anechoic.torch.setup.clip_norms import clipping_of, names_of, places_of
-from anechoic.torch.sources.base import SourceSetup, source_class
+from anechoic.torch.sources.base import source_class
 from anechoic.torch.sources.rows import MEMORY
 from anechoic.torch.step import TrainingStep
-from anechoic.torch.structure import PLAIN, bits
+from anechoic.torch.structure import PLAIN
 
 if TYPE_CHECKING:
     from anechoic.planning.result import Plan
@@ -130,20 +127,11 @@ def build_run(
         checks.report_units(batches, batches.units, mechanism.unit, setup.data_loader.dataset, secret=secret)
     loader = PrivateDataLoader(setup.data_loader, feed, ledger, batch_first=setup.batch_first)
     names = names_of(setup.module, setup.parameters)
-    asked = SourceSetup(
-        module=setup.module,
-        parameters=setup.parameters,
-        clipping=clipping_of(setup.clipping, setup.max_grad_norm, names, mechanism),
-        ledger=ledger,
-        batch_first=setup.batch_first,
-        loss_reduction=setup.loss_reduction,
-        criterion=setup.criterion,
-        wrap=setup.wrap_model,
-        rows=_usual_rows(setup, mechanism),
-        chunk=None if share is None else share.rows,
-    )
+    clipping = clipping_of(setup.clipping, setup.max_grad_norm, names, mechanism)
+    rows, chunk = _usual_rows(setup, mechanism), None if share is None else share.rows
     with ExitStack() as undo:  # whatever fails half-way leaves module and optimizer as they were
-        source = source_class(setup.grad_sample_mode)(asked)  # it attaches itself to the module
+        made = source_class(setup.grad_sample_mode)
+        source = made(setup, clipping, ledger, rows=rows, chunk=chunk)  # it attaches itself to the module
         undo.callback(source.detach)
         divisor = 1.0 if setup.loss_reduction == "sum" else mechanism.expected_batch_size
         release = NoiseAdder(mechanism, ledger, source.parameters, divisor, ranks)
@@ -171,7 +159,6 @@ def build_run(
         run.claim()
         tell_noise(setup.optimizer, mechanism, setup.loss_reduction)
         undo.pop_all()
-    tell_rates(setup.optimizer, mechanism)
     logger.info(
         "batches: %s; the loader's own sampler is replaced. %r, %s",
         mechanism.sampling.describe(mechanism.unit),
@@ -293,15 +280,8 @@ def check_agreement(every: list[dict[str, str]]) -> None:
 def _digest(content: Any) -> str:
     """Digest of the tensors, arrays and plain values in a structure; of other things by their type."""
     found = hashlib.sha256()
-    for leaf in tree_leaves(content):
-        head = f"{getattr(leaf, 'dtype', type(leaf))} {tuple(getattr(leaf, 'shape', ()))} "
-        if isinstance(leaf, Tensor):
-            part = bits(leaf.detach().cpu()).numpy().tobytes()
-        elif isinstance(leaf, (np.ndarray, np.generic)):
-            part = leaf.tobytes()
-        else:
-            part = repr(leaf).encode() if type(leaf) in PLAIN else b""
-        found.update(f"{head}{len(part)} ".encode() + part)
+    for part in value_of(content):
+        found.update(part if isinstance(part, bytes) else f" {part!r} ".encode())
     return found.hexdigest()[:16]
 
 

@@ -15,20 +15,21 @@ from anechoic._validate import flag, one_of
 from anechoic.batches.base import Batches
 from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.torch.distributed import running_ranks
 from anechoic.torch.loading.loader import PrivateDataLoader, RecordStream
+from anechoic.torch.noise_adder import running_ranks
 from anechoic.torch.optimizer import STAMP, CorrelatedOptimizer, statistics_in
 from anechoic.torch.run import latest_run
 from anechoic.torch.setup.arguments import Setup
-from anechoic.torch.sources.base import ModelWrapper, source_class
+from anechoic.torch.sources.base import source_class
 from anechoic.torch.sources.levels import check_not_mixing
+from anechoic.torch.sources.rows import RowsModule
 from anechoic.torch.structure import bits
 from anechoic.units.duplicates import check_schema, find_duplicates
 from anechoic.units.ownership import Units
 
 logger = logging.getLogger("anechoic")
 
-_PRIVATE = (ModelWrapper, CorrelatedOptimizer, PrivateDataLoader)
+_PRIVATE = (RowsModule, CorrelatedOptimizer, PrivateDataLoader)
 #: What Opacus's make_private returns, by name: Opacus need not be installed.
 _OPACUS = {"AbstractGradSampleModule", "DPOptimizer", "DPDataLoader"}
 #: Why a mode has no exact sums.

@@ -72,16 +72,17 @@ def places_of(
     one_of("clipping", clipping, get_args(ClippingName))
     given = f"clipping={clipping!r}, max_grad_norm={max_grad_norm!r}"
     if isinstance(max_grad_norm, Mapping):
+        patterns = list(max_grad_norm)
+        sound = bool(patterns) and all(isinstance(pattern, str) for pattern in patterns)
+        first = [next((i for i, p in enumerate(patterns) if fnmatchcase(n, p)), -1) for n in names if sound]
+        unused = [pattern for i, pattern in enumerate(patterns) if i not in first]
         fault = ""
         if clipping not in ("per_group", "automatic"):
             fault = "norms by names of parameters are those of clipping='per_group'"
-        elif not max_grad_norm or not all(isinstance(pattern, str) for pattern in max_grad_norm):
+        elif not sound:
             fault = "it must map patterns of parameters' names to norms: {'*': 1.0}"
-        patterns = [] if fault else list(max_grad_norm)
-        places = [next((i for i, p in enumerate(patterns) if fnmatchcase(n, p)), -1) for n in names]
-        unused = [pattern for i, pattern in enumerate(patterns) if i not in places]
-        if not fault and -1 in places:
-            fault = f"it has no pattern for {names[places.index(-1)]!r}. Add '*', for all others, at the end"
+        elif -1 in first:
+            fault = f"it has no pattern for {names[first.index(-1)]!r}. Add '*', for all others, at the end"
         elif unused:
             fault = (
                 f"no trainable parameter is left for {unused[0]!r} (each takes the first pattern that it"
@@ -89,7 +90,7 @@ def places_of(
             )
         if fault:
             raise ValueError(f"{given}: {fault}.")
-        return _listed(max_grad_norm), tuple(places)
+        return _listed(max_grad_norm), tuple(first)
     if isinstance(max_grad_norm, Sequence) and not isinstance(max_grad_norm, str):  # type: ignore[unreachable]
         if clipping not in ("per_layer", "automatic"):
             raise ValueError(f"{given}: a list of norms is that of clipping='per_layer'.")

@@ -154,12 +154,9 @@ def _on_grid(
             reason = f"{floats.reason} Sums are in floating point: {lost}"
             return replace(floats, reason=reason), SumArithmetic(False, lost)
         less = 1.0 - floats.chosen.predicted / plan.chosen.predicted
-        reason = (
-            f"{plan.reason} Sums are exact, which takes twice the bytes of float32 or more:"
-            f" {floats.chosen.name} has {less:.0%} less error, by memory_budget={needed}, or in floating"
-            " point by exact_sums=False."
-        )
-        plan = replace(plan, reason=reason)
+        said = f"{floats.chosen.name} has {less:.0%} less error, by memory_budget={needed}, or in floating"
+        exact = "Sums are exact, which takes twice the bytes of float32 or more:"
+        plan = replace(plan, reason=f"{plan.reason} {exact} {said} point by exact_sums=False.")
     return plan, SumArithmetic(True, f"by default, with grid_bits={plan.mechanism.grid_bits}.")
 
 

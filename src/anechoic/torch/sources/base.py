@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from anechoic._validate import one_of
@@ -40,37 +38,22 @@ UNPACK = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class SourceSetup:
-    """What a source is made from: arguments of make_private, and what follows from them.
-
-    Attributes:
-        parameters: the trainable ones, in the order of the optimizer: the order of every sum.
-        wrap: whether the training loop calls a wrapper, or the plain module.
-        rows: of a batch, as a rule: at most so many in nearly all of them; a public number.
-        chunk: rows of the parts that batches are cut into; None where they are not.
-    """
-
-    module: nn.Module
-    parameters: list[nn.Parameter]
-    clipping: Clipping
-    ledger: ReleaseLedger
-    batch_first: bool = True
-    loss_reduction: str = "mean"
-    criterion: Any = None
-    wrap: bool = True
-    rows: int = 64
-    chunk: int | None = None
+#: Sources by grad_sample_mode. A new mode is a new file with a class, imported by this package.
+SOURCES: dict[str, type[GradientSource]] = {}
 
 
 class GradientSource(ABC):
     """Makes one clipped sum of each delivery, however gradients are computed; knows no noise.
 
-    Guarantee: what one example (or unit) adds to `sums` has norm at most clip norm * (1 + `excess`), up to
-    the rounding of the sum itself.
+    Guarantee: what one example (or unit) adds to `sums` has at most the clip norm, but for rounding: of
+    the sum itself, and what docs/proofs/clipping.md says of ghost clipping.
 
     Args:
-        setup: what it is made from. Making a source may put hooks on the module; `detach` takes them off.
+        setup: arguments of make_private. Making a source may put hooks on the module: `detach`.
+        clipping: of contributions.
+        ledger: of the run.
+        rows: of a batch, as a rule: at most so many in nearly all of them; a public number.
+        chunk: rows of the parts that batches are cut into; None where they are not.
 
     Attributes:
         module: what the training loop calls, and what make_private returns.
@@ -83,38 +66,40 @@ class GradientSource(ABC):
     #: What to do where rows mix.
     remedy: ClassVar[str] = REMEDY
 
-    #: By what part of the clip norm the norm of one contribution may exceed it, at most.
-    excess = 0.0
     module: Any
     criterion: Any = None
 
-    def __init__(self, setup: SourceSetup) -> None:
-        self.setup = setup
-        self.parameters = setup.parameters
-        self.clipping = setup.clipping
-        self.ledger = setup.ledger
+    def __init_subclass__(cls) -> None:
+        SOURCES[cls.mode] = cls
+
+    def __init__(
+        self,
+        setup: Any,
+        clipping: Clipping,
+        ledger: ReleaseLedger,
+        *,
+        rows: int = 64,
+        chunk: int | None = None,
+    ) -> None:
+        self.setup, self.clipping, self.ledger, self.rows, self.chunk = setup, clipping, ledger, rows, chunk
+        #: the trainable ones, in the order of the optimizer: the order of every sum
+        self.parameters: list[nn.Parameter] = setup.parameters
+        self.device = self.parameters[0].device  #: of the sums
+        self.means = setup.loss_reduction == "mean"  #: whether backward() is called on means over rows
+        #: what backward() may reach by way of the outputs of the model alone
+        self.ends: list[Tensor] = list(self.parameters)
         #: asked before the model works on a batch in hand
         self.before_call: Callable[[], None] = lambda: None
         #: (domain, *numbers) -> None: sets the generators by secret bytes of the batch in hand
         self.seed: Callable[..., None] = lambda *_: None
         self.batch: LabelledBatch | None = None
 
-    @property
-    def device(self) -> torch.device:
-        """Of the sums."""
-        return self.parameters[0].device
-
-    @property
-    def means(self) -> bool:
-        """Whether backward() is called on means over rows."""
-        return self.setup.loss_reduction == "mean"
-
     # -- a step --------------------------------------------------------------------------------
 
     def on_delivery(self, delivery: Delivery) -> None:
         """Follow the rows of a batch in hand."""
-        self.forget()
-        self.batch = LabelledBatch(delivery.size, means=self.means, parameters=list(self.parameters))
+        self.discard_sums()
+        self.batch = LabelledBatch(delivery.size, means=self.means, parameters=self.ends)
 
     def labelled(self, content: Any, axis: int) -> Any:
         """Label the tensors of what the loader hands out, which have their rows on `axis`."""
@@ -156,13 +141,9 @@ class GradientSource(ABC):
             )
         if batch.fault:
             raise GuaranteeError(f"{batch.fault}.")
-        self._check_root(batch)
-        return batch
-
-    def _check_root(self, batch: LabelledBatch) -> None:
         root, wanted = batch.roots[0], OverRows(-1 if batch.means else 0)
         if root == wanted or batch.rows <= 1:
-            return
+            return batch
         if isinstance(root, Mixing):
             raise GuaranteeError(f"the loss mixes rows. {root.why}. {self.remedy}.")
         what = "mean" if batch.means else "sum"
@@ -189,14 +170,10 @@ class GradientSource(ABC):
         """
 
     def discard_sums(self) -> None:
-        """Drop what was computed: it was released, or added to a partial sum."""
+        """Drop what was computed: it was released, added to a partial sum, or is of no use."""
         if self.batch is not None:
             self.batch.end()
         self.batch = None
-
-    def forget(self) -> None:
-        """Drop everything that was computed, a pass that was interrupted too."""
-        self.discard_sums()
 
     def zero_grad(self) -> None:
         """Forget backward passes; outputs of the model stay."""
@@ -210,20 +187,6 @@ class GradientSource(ABC):
         """Take everything off the module that making the source put there."""
 
 
-#: Sources by grad_sample_mode. A new mode is a new file that registers itself, imported by this package.
-SOURCES: dict[str, type[GradientSource]] = {}
-
-
-def register(mode: str) -> Callable[[type[GradientSource]], type[GradientSource]]:
-    """Decorate a class: make a source available as grad_sample_mode=`mode`."""
-
-    def enter(source: type[GradientSource]) -> type[GradientSource]:
-        SOURCES[mode] = source
-        return source
-
-    return enter
-
-
 def source_class(mode: Any) -> type[GradientSource]:
     """The source of a grad_sample_mode; one that only Opacus has is refused."""
     modes = tuple(sorted({*SOURCES, *ALIASES}))
@@ -231,18 +194,3 @@ def source_class(mode: Any) -> type[GradientSource]:
         raise UnsupportedError(f"grad_sample_mode={mode!r} is not supported: use one of {modes}.")
     name = one_of("grad_sample_mode", mode, modes)
     return SOURCES[ALIASES.get(name, name)]
-
-
-class ModelWrapper(nn.Module):
-    """The user's model in the training loop, with its attributes."""
-
-    def __init__(self, module: nn.Module, loss_reduction: str, batch_first: bool) -> None:
-        super().__init__()
-        self._module = module
-        self.loss_reduction, self.batch_first = loss_reduction, batch_first
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(super().__getattr__("_module"), name)

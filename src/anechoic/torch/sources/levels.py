@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode
 
 from anechoic.errors import GuaranteeError, UnsupportedError
-from anechoic.torch.structure import full_precision
+from anechoic.torch.structure import full_precision, mapped
 
 _torch: Any = torch._C._functorch
 
@@ -149,8 +149,8 @@ class TorchPatches(TorchFunctionMode):
     requires_grad_() of what the model computes says nothing: gradients are wanted of the weights alone. Hooks
     ask for it so that checkpointed layers on frozen weights have a gradient (enable_input_require_grads() of
     transformers and peft). Attention that drops something has a backward pass of two types under autocast,
-    which fails: it is taken apart. So has, on a CPU, a normalisation whose weights are not of its input's
-    type: it is done in that of its weights, in which torch adds up in any case.
+    which fails: it is given what autocast would, outside of it. So has, on a CPU, a normalisation whose
+    weights are not of its input's type: it is done in that of its weights, in which torch adds up anyhow.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -158,7 +158,10 @@ class TorchPatches(TorchFunctionMode):
         if func is Tensor.requires_grad_ and _torch.is_functorch_wrapped_tensor(args[0]):
             return args[0]
         if func is F.scaled_dot_product_attention and torch.is_autocast_enabled(args[0].device.type):
-            return _attention(*args, **kwargs)
+            kind = torch.get_autocast_dtype(args[0].device.type)
+            args, kwargs = mapped((args, kwargs), lambda t: t.to(kind) if is_continuous(t) else t)
+            with full_precision(args[0].device.type):
+                return func(*args, **kwargs)
         if func in _NORMALISING and args[0].device.type == "cpu":
             weight = args[2] if len(args) > 2 else kwargs.get("weight")
             if weight is not None and weight.dtype != args[0].dtype:
@@ -168,39 +171,6 @@ class TorchPatches(TorchFunctionMode):
 
 #: Normalisations of one row: functions of (input, shape or groups, weight, …).
 _NORMALISING = frozenset({F.layer_norm, F.group_norm})
-
-
-def _attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    """torch's attention, in operations of which each has a backward pass under vmap."""
-    if not dropout_p:
-        return F.scaled_dot_product_attention(
-            query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
-        )
-    if enable_gqa:
-        key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in (key, value))
-    scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
-    if is_causal:
-        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-    kept: Tensor | None = None
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        scores = scores.masked_fill(~attn_mask, torch.finfo(scores.dtype).min)
-        kept = attn_mask.any(-1, keepdim=True)  # what sees nothing gets nothing
-    elif attn_mask is not None:
-        scores = scores + attn_mask
-    weights = scores.softmax(-1)
-    if kept is not None:
-        weights = weights * kept
-    return F.dropout(weights, dropout_p) @ value
 
 
 #: What takes values by a mask, its second argument.
@@ -254,24 +224,20 @@ _KNOWN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 def check_not_mixing(layers: Iterable[nn.Module]) -> None:
     """Refuse batch normalisation by the statistics of the batch, trainable or not: it mixes the examples."""
-    for layer in [layer for layer in layers if isinstance(layer, MIXING)]:
+    for layer in layers:
+        if not isinstance(layer, MIXING):
+            continue
         if layer.running_mean is None and layer.running_var is None:
-            what = (
-                "keeps no running statistics (track_running_stats=False), so it mixes the examples of a batch"
-                " in eval() mode too"
-            )
-            rest = ""
+            what, rest = "keeps no running statistics (track_running_stats=False), in eval() mode too", ""
         elif layer.training:
-            what = "is in train() mode: it mixes the examples of a batch"
-            rest = "Keep it in eval() mode throughout, or replace it. "
+            what, rest = "is in train() mode", "Keep it in eval() mode throughout, or replace it. "
         else:
             continue
-        rest += "Put nn.GroupNorm in its place before the optimizer is made, "
-        if type(layer) in _KNOWN:
-            rest += "as model = PrivacyEngine.get_compatible_module(model) does."
-        else:
-            rest += "by hand, with what else the layer does (an activation): no tool knows subclasses."
+        how = "as model = PrivacyEngine.get_compatible_module(model) does."
+        if type(layer) not in _KNOWN:
+            how = "by hand, with what else the layer does (an activation): no tool knows subclasses."
         raise GuaranteeError(
-            f"a batch normalisation layer ({type(layer).__name__}) {what}, and clipping one example's"
-            f" gradient does not bound what it changes. {rest}"
+            f"a batch normalisation layer ({type(layer).__name__}) {what}: it mixes the examples of a batch,"
+            f" and clipping one example's gradient does not bound what it changes. {rest}Put nn.GroupNorm in"
+            f" its place before the optimizer is made, {how}"
         )

@@ -26,7 +26,7 @@ class RowModel:
     """A model that is run row by row, and its parameters whose gradients are wanted, in this order.
 
     Attributes:
-        loops: why rows were last taken one after another; "" while vmap runs the model.
+        loops: why rows are taken one after another; "" where vmap runs the model.
         decides: whether it was seen to decide something by its data.
         asks: whether it was seen to ask for gradients of what it computes.
         keeps: whether a call was seen to change its attributes or buffers.
@@ -81,17 +81,6 @@ class RowModel:
                     name,
                 )
 
-    def told(self, reason: str) -> None:
-        """vmap could not run it: say so once."""
-        if not self.loops:
-            logger.warning(
-                "torch.func.vmap cannot run this %s, so its rows are taken one after another, which is"
-                " right and slow: %s",
-                self.called,
-                reason.strip().split("\n")[0],
-            )
-        self.loops = reason
-
     def try_out(self, given: Any, axes: list[int | None], slots: int) -> None:
         """Decide on made-up rows whether vmap runs it, and where its outputs have their rows.
 
@@ -135,7 +124,13 @@ class RowModel:
                     continue
             if seen:
                 self._check_buffers([n for n, b in seen[0].items() if not torch.equal(b, seen[-1][n])])
-                self.told(str(reasons[0]))
+                self.loops = str(reasons[0])
+                logger.warning(
+                    "torch.func.vmap cannot run this %s, so its rows are taken one after another, which is"
+                    " right and slow: %s",
+                    self.called,
+                    self.loops.strip().split("\n")[0],
+                )
 
     def _check_buffers(self, changed: list[str]) -> None:
         """Refuse buffers that keep something of the inputs; functions of weights alone may change."""

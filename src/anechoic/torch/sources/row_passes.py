@@ -13,7 +13,6 @@ from contextlib import ExitStack, nullcontext
 from functools import partial
 from itertools import compress
 from operator import not_
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -85,7 +84,7 @@ class RowPasses:
                 self._seeds |= {len(self.chunks): seeds[place]} if seeds else {}
                 self.chunks += part.split(slots)
         self._passes: list[list[tuple[Tensor, RowLevel | None, Any]]] = []
-        self._template: Any = None
+        self.template: Any = None
         self._failed = 0
         self.outputs: list[Tensor] = []
         #: the outputs as they were handed out, where backward() ends
@@ -164,11 +163,10 @@ class RowPasses:
         left = torch.arange(self._slots) < len(rows)
         passes: list[tuple[Tensor, RowLevel | None, Any]] = []
         totals: list[Tensor] = []
-        start, first = torch.get_rng_state(), True
+        start = torch.get_rng_state()
         while bool(left.any()):
-            if not (first or self._model.loops):
+            if not self._model.loops:
                 torch.set_rng_state(start)  # a row draws the same whichever way others take, or fail
-            first = False
             kept, made, level, pull = self._way(inputs, left)
             if made:
                 if totals and [t.shape for t in totals] != [t.shape for t in made]:
@@ -269,17 +267,13 @@ class RowPasses:
         tensors = tensors_in(output)
         if not tensors:
             raise TypeError(f"the model returned a {type(output).__name__} without a tensor.")
-        self._template = mapped(output, lambda _: _NOTHING)
+        self.template = mapped(output, lambda _: _NOTHING)
         self.axes, made = [], []
         for place, tensor in enumerate(tensors):
             axis = model.axis(place, tensor)
             self.axes.append(axis)
             made.append(tensor if axis is None else tensor.squeeze(axis))
         return made
-
-    def filled(self, outputs: list[Any]) -> Any:
-        """In the structure that the model returns."""
-        return filled(self._template, outputs)
 
     def gradients(self, cotangents: list[Tensor], chunk: int) -> list[Tensor]:
         """Gradients of the rows of a chunk, shape (rows of the chunk, *parameter); once each."""
@@ -321,7 +315,7 @@ def called(
     places: Places,
     weights: Mapping[str, Tensor],
     inputs: tuple[Any, ...],
-    keywords: Mapping[str, Any] = MappingProxyType({}),
+    keywords: Mapping[str, Any],
 ) -> Any:
     """module(*inputs, **keywords) under `weights`, by the names of named_parameters(); tied ones once.
 

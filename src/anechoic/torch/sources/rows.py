@@ -18,28 +18,35 @@ from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedErro
 from anechoic.runs.ledger import Delivery
 from anechoic.torch import label_layers  # noqa: F401 - labels know their rules by it
 from anechoic.torch.labels import LabelledBatch, LabelledTensor, Mixing, OnAxis, fault_of, label_of, plain
-from anechoic.torch.sources.base import REMEDY, UNPACK, GradientSource, ModelWrapper, SourceSetup, register
+from anechoic.torch.sources.base import REMEDY, UNPACK, GradientSource
 from anechoic.torch.sources.levels import check_not_packed, is_continuous
 from anechoic.torch.sources.row_model import RowModel
 from anechoic.torch.sources.row_passes import RowPasses
-from anechoic.torch.structure import tensors_in
+from anechoic.torch.structure import filled, tensors_in
 
 #: Bytes of gradients that are held at once, for the rows of one chunk: larger tensors are slower too, since
 #: the operating system clears their pages anew in every step.
 MEMORY = 2**26
 
 
-class RowsModule(ModelWrapper):
-    """The model, called row by row while a batch is in hand; else as it is.
+class RowsModule(nn.Module):
+    """The user's model, with its attributes, called row by row while a batch is in hand; else as it is.
 
     A copy is another model, which is called as it is.
     """
 
     def __init__(self, source: Any, module: nn.Module, loss_reduction: str, batch_first: bool) -> None:
-        super().__init__(module, loss_reduction, batch_first)
+        super().__init__()
+        self._module, self.loss_reduction, self.batch_first = module, loss_reduction, batch_first
         self.__dict__["_source"] = source
         # under torch.compile(model) too, rows are run as they are: compiled code would not see single ones
         self.__dict__["_called"] = torch.compiler.disable(source.called)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("_module"), name)
 
     def forward(self, *arguments: Any, **keywords: Any) -> Any:
         source = self.__dict__["_source"]
@@ -58,24 +65,23 @@ class RowsModule(ModelWrapper):
         return {**self.__dict__, "_source": None, "_called": None}
 
 
-@register("rows")
 class RowsSource(GradientSource):
     """One gradient a row, chunk by chunk; an example whose gradient is not finite contributes zero."""
 
     mode = "rows"
     memory = MEMORY
 
-    def __init__(self, setup: SourceSetup) -> None:
-        super().__init__(setup)
-        if not setup.wrap:
+    def __init__(self, setup: Any, *given: Any, **sizes: Any) -> None:
+        super().__init__(setup, *given, **sizes)
+        if not setup.wrap_model:
             raise UnsupportedError(
                 f"wrap_model=False with grad_sample_mode={self.mode!r}: rows are kept apart by the module"
                 " that make_private returns. Leave it True: attributes and methods of your model are those of"
                 " that module too."
             )
         self.module = RowsModule(self, setup.module, setup.loss_reduction, setup.batch_first)
-        self._model = RowModel(setup.module, setup.parameters, setup.batch_first)
-        self._row_bytes = sum(p.numel() * p.element_size() for p in setup.parameters)
+        self._model = RowModel(setup.module, self.parameters, setup.batch_first)
+        self._row_bytes = sum(p.numel() * p.element_size() for p in self.parameters)
         self._calls: list[RowPasses] = []
 
     # -- the model ------------------------------------------------------------------------------
@@ -131,7 +137,7 @@ class RowsSource(GradientSource):
                 handed.append(leaf.clone())
         batch.outputs += leaves
         self._calls.append(passes)
-        return passes.filled(handed)
+        return filled(passes.template, handed)
 
     def _passes(
         self, what: str, model: RowModel, given: Any, axes: Any, delivery: Delivery, order: Any = None
@@ -231,10 +237,10 @@ class RowsSource(GradientSource):
         Those of a part, where batches are cut into parts; else as many as most batches have, rounded up, or
         as micro-batches have; fewer where their gradients would take more than `memory`.
         """
-        if self.setup.chunk is not None:
-            return self.setup.chunk
+        if self.chunk is not None:
+            return self.chunk
         most = self.ledger.micro_batch
-        wanted = _rounded(min(self.setup.rows, most) if most > 0 else self.setup.rows)
+        wanted = _rounded(min(self.rows, most) if most > 0 else self.rows)
         held = max(1, self.memory // self._row_bytes)
         return wanted if wanted <= held else min(held, _rounded(-(-wanted // -(-wanted // held))))
 

@@ -14,14 +14,12 @@ from torch import Tensor, nn
 
 from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.torch.labels import LabelledBatch, LabelledTensor, OnAxis, plain
-from anechoic.torch.sources.base import SourceSetup, register
 from anechoic.torch.sources.row_model import RowModel, made_up, undisturbed
 from anechoic.torch.sources.row_passes import FAILS
 from anechoic.torch.sources.rows import RowsSource
 from anechoic.torch.structure import filled, mapped, tensors_in
 
 
-@register("vmap_loss")
 class VmapLossSource(RowsSource):
     """Gradients of rows; their losses are the user's criterion of one row each, as a batch of one.
 
@@ -31,8 +29,8 @@ class VmapLossSource(RowsSource):
 
     mode = "vmap_loss"
 
-    def __init__(self, setup: SourceSetup) -> None:
-        super().__init__(setup)
+    def __init__(self, setup: Any, *given: Any, **sizes: Any) -> None:
+        super().__init__(setup, *given, **sizes)
         plain = getattr(setup.criterion, "_orig_mod", setup.criterion)  # of torch.compile
         self._losses = LossModel(Criterion(getattr(plain, "_torchdynamo_orig_callable", plain)), [], True)
         self.criterion = torch.compiler.disable(self.loss)

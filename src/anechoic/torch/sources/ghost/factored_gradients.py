@@ -55,11 +55,6 @@ class RowGradients(ABC):
     def squared_norms(self) -> Tensor:
         """Squares of upper bounds of the 2-norm of each row's gradient, shape (rows,), float64."""
 
-    @property
-    def terms(self) -> int:
-        """Products in the longest chain of additions of `weighted_sum` that can cancel within a row, or 0."""
-        return 0
-
     @abstractmethod
     def weighted_sum(self, factors: Tensor) -> Tensor:
         """Sum of the rows' gradients times `factors` (rows,) >= 0, in the parameter's shape, float64."""
@@ -198,13 +193,6 @@ class OuterProducts(RowGradients):
         self._kept: list[Tensor] = []
         self._pieces: list[tuple[slice, Tensor, Tensor]] = []
 
-    @property
-    def terms(self) -> int:
-        if self._keeps or self._single:
-            return 0
-        pieces = -(-self.sizes.rows // self._piece())
-        return max(self._piece() * self.sizes.positions, 1) + pieces
-
     def squared_norms(self) -> Tensor:
         self._kept, self._pieces = [], []
         found = [self._norms(x, a) for _, x, a in self.pieces(first=True)]
@@ -283,10 +271,6 @@ class TiedGradients(RowGradients):
     def __init__(self, words: SparseGradients, outer: OuterProducts) -> None:
         self._words, self._outer = words, outer
 
-    @property
-    def terms(self) -> int:
-        return max(self._outer.terms, len(self._words.lines))
-
     def squared_norms(self) -> Tensor:
         both = self._words.squared_norms() + self._outer.squared_norms()
         products, amplitudes, of_lines = (torch.zeros_like(both) for _ in range(3))
@@ -324,16 +308,6 @@ def norms(gradients: list[RowGradients]) -> Tensor:
     total = torch.stack([part.squared_norms() for part in gradients]).sum(dim=0)
     # squares below 2**-1022 vanish: 2**-500 is more than all of them together
     return total.sqrt() * (1 + rounding(len(gradients))) + 2.0**-500
-
-
-def excess(rows: int, terms: int) -> float:
-    """By how much, relative to the clip norm, rounding can add to what one row moves a sum of `rows` by.
-
-    `terms` is the largest `OuterProducts.terms` of the parameters.
-    """
-    kept = rows * rounding(rows)
-    mixed = rows * rounding(terms) / MARGIN if terms else 0.0
-    return 2 * (kept + mixed)
 
 
 #: Numbers that are converted to float64 at a time: half a megabyte, which stays in the cache.

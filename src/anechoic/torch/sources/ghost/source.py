@@ -20,11 +20,10 @@ from anechoic.errors import GuaranteeError
 from anechoic.runs.ledger import Delivery
 from anechoic.torch import label_layers  # noqa: F401 - labels know their rules by it
 from anechoic.torch.labels import LabelledBatch, LabelledTensor, OnAxis, fault_of, label_of
-from anechoic.torch.sources.base import UNPACK, GradientSource, SourceSetup, register
+from anechoic.torch.sources.base import UNPACK, GradientSource
 from anechoic.torch.sources.ghost.factored_gradients import (
     MemoryAllowance,
     RowGradients,
-    excess,
     norms,
     shared,
 )
@@ -38,11 +37,10 @@ from anechoic.torch.structure import mapped, tensors_in
 _ASKING = ("transformers.masking_utils", "transformers.modeling_utils")
 
 
-@register("ghost")
 class GhostSource(GradientSource):
     """Clipped sums by norms of layer inputs and backprops; layers that are not on its list are refused.
 
-    Guarantee: what one example adds to the sums has norm at most clip norm * (1 + `excess`): it is the same
+    Guarantee: what one example adds to the sums has at most the clip norm, but for rounding: it is the same
     float64 numbers that are measured and summed, and norms count what rounding may have hidden.
     """
 
@@ -53,25 +51,23 @@ class GhostSource(GradientSource):
         f" the model mixes rows that it could keep apart, {OTHERWISE}, which runs it row by row"
     )
 
-    def __init__(self, setup: SourceSetup) -> None:
-        super().__init__(setup)
-        self.layers = LayerCalls(setup.module, setup.parameters, batch_first=setup.batch_first)
+    def __init__(self, setup: Any, *given: Any, **sizes: Any) -> None:
+        super().__init__(setup, *given, **sizes)
+        self.layers = LayerCalls(setup.module, self.parameters, batch_first=setup.batch_first)
+        self.ends.append(self.layers.anchor)
         self._handles = hooked(setup.module, self._enter, self._leave, within=False)
         self._open: list[ExitStack | None] = []
-        self._rounding_of, self._rounding = -1, dict[int, float]()
         self.decided = False
         said: Any = {"loss_reduction": setup.loss_reduction, "batch_first": setup.batch_first}
         #: or a handle that says so, in the place of a module
-        self.module = RowsModule(self, setup.module, **said) if setup.wrap else SimpleNamespace(**said)
+        self.module = RowsModule(self, setup.module, **said) if setup.wrap_model else SimpleNamespace(**said)
         self.criterion = setup.criterion or nn.CrossEntropyLoss(reduction=setup.loss_reduction)
 
     # -- the model ------------------------------------------------------------------------------
 
     def on_delivery(self, delivery: Delivery) -> None:
         super().on_delivery(delivery)
-        anchored: Any = [*self.parameters, self.layers.anchor]
-        self.batch = self.layers.batch = LabelledBatch(delivery.size, means=self.means, parameters=anchored)
-        self.decided = False
+        self.layers.batch, self.decided = self.batch, False
 
     def called(self, arguments: Any, keywords: dict[str, Any]) -> Any:
         """model(*arguments, **keywords) in the training loop."""
@@ -134,28 +130,32 @@ class GhostSource(GradientSource):
             self._check_rows(self.batch, delivery)
         batch, found = self.checked_batch(delivery), dict[int, Tensor]()
         if batch is not None and delivery.size:
-            found = self._clipped(batch, delivery)
+            found = self._clipped(batch)
         every = enumerate(self.parameters)
         return [found[i] if i in found else torch.zeros_like(p, dtype=torch.float64) for i, p in every]
 
-    def _clipped(self, batch: LabelledBatch, delivery: Delivery) -> dict[int, Tensor]:
+    def _clipped(self, batch: LabelledBatch) -> dict[int, Tensor]:
         """The sums of parameters that the loss reached, by their places."""
         sums: dict[int, Tensor] = {}
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
-            self._check_pulled(batch)
+            for call in batch.calls:
+                if why := fault_of(call.backprop, call.expected, batch):
+                    raise GuaranteeError(
+                        f"the gradient of one row at the output of {self.layers.describe(call.layer)} depends"
+                        f" on other rows. {why}. {self.remedy}."
+                    )
             calls = [call.by_rows(batch.rows) for call in batch.calls]
-            gradients = self._gradients(calls)
-            lengths = self._lengths(gradients)
-            finite = torch.isfinite(torch.stack(lengths)).all(dim=0) if lengths else torch.ones(1)
-            if not bool(finite.all()):
-                calls = [
-                    BackwardCall(c.layer, *(only(finite, t) for t in (c.given, c.backprop))) for c in calls
-                ]
+            for _ in range(2):  # once more where a row is not finite: without it
                 gradients = self._gradients(calls)
-                lengths = self._lengths(gradients)
-            terms = max((part.terms for part in gradients.values()), default=0)
-            self._count_rounding(delivery, excess(batch.rows, terms))
-            for length, (bound, places) in zip(lengths, self._parts(gradients), strict=True):
+                parts = self._parts(gradients)
+                lengths = [norms([gradients[id(self.parameters[i])] for i in places]) for _, places in parts]
+                finite = torch.isfinite(torch.stack(lengths)).all(dim=0) if lengths else torch.ones(1)
+                if bool(finite.all()):
+                    break
+                calls = [
+                    BackwardCall(c.layer, only(finite, c.given), only(finite, c.backprop)) for c in calls
+                ]
+            for length, (bound, places) in zip(lengths, parts, strict=True):
                 factors = self.clipping.factors(length, bound=bound)
                 for place in places:
                     sums[place] = gradients[id(self.parameters[place])].weighted_sum(factors)
@@ -179,14 +179,6 @@ class GhostSource(GradientSource):
                     f" rows (expand what all of them share), or {OTHERWISE}.{packed}"
                 )
 
-    def _check_pulled(self, batch: LabelledBatch) -> None:
-        for call in batch.calls:
-            if why := fault_of(call.backprop, call.expected, batch):
-                raise GuaranteeError(
-                    f"the gradient of one row at the output of {self.layers.describe(call.layer)} depends on"
-                    f" other rows. {why}. {self.remedy}."
-                )
-
     def _gradients(self, calls: list[BackwardCall]) -> dict[int, RowGradients]:
         """Gradients of the rows by the parameter's id; what the loss does not reach is missing."""
         budget, found = MemoryAllowance(), dict[int, RowGradients]()
@@ -206,19 +198,6 @@ class GhostSource(GradientSource):
         parts = self.clipping.members(len(self.parameters))
         reached = [(b, [i for i in places if id(self.parameters[i]) in gradients]) for b, places in parts]
         return [(bound, places) for bound, places in reached if places]
-
-    def _lengths(self, gradients: dict[int, RowGradients]) -> list[Tensor]:
-        """Upper bounds of the norms of the rows over each of these parts, shape (rows,)."""
-        return [
-            norms([gradients[id(self.parameters[i])] for i in places]) for _, places in self._parts(gradients)
-        ]
-
-    def _count_rounding(self, delivery: Delivery, part: float) -> None:
-        """Add up what rounding may do to a release over its micro-batches."""
-        if delivery.step != self._rounding_of:
-            self._rounding_of, self._rounding = delivery.step, {}
-        self._rounding[delivery.chunk] = part
-        self.excess = max(self.excess, sum(self._rounding.values()))
 
     def detach(self) -> None:
         self.layers.detach()

@@ -32,10 +32,10 @@ from anechoic.noise import derive
 from anechoic.runs.atomic_files import reading, writing
 from anechoic.runs.ledger import check_not_made
 from anechoic.statement.software import version_of
-from anechoic.torch.distributed import RanksError
 from anechoic.torch.generators import as_data, from_data, restore, states
+from anechoic.torch.noise_adder import RanksError
 from anechoic.torch.optimizer import unstamped
-from anechoic.torch.run import PrivateRun
+from anechoic.torch.run import PrivateRun, drawn_by
 
 logger = logging.getLogger("anechoic")
 MAGIC = b"anechoic checkpoint 1\n"
@@ -92,7 +92,10 @@ def _content(run: PrivateRun, keys: bool) -> dict[str, Any]:
         "rng": as_data(states(cuda=True)),
         "environment": environment(run.source.device),
         "sync_every": run.recorder.sync_every,
-        "drawn": run.drawn(None if keys else noise),
+        "drawn": drawn_by(
+            *(None if keys else noise, run.loader.feed.batches, run.ledger.releases),
+            *(run.mechanism, run.keys.noise),
+        ),
         "earlier": run.history.saved(),
     }
 
