@@ -194,7 +194,7 @@ class TestEveryFormat:
         said = [json.loads(mech.report("json", **given)) for given in ({}, named)]
         assert [said[0].pop(name) for name in named] == [None, None]
         assert {name: said[1].pop(name) for name in named} == named and said[0] == said[1]
-        with pytest.raises(ValueError, match="data=int and model=str must be texts"):
+        with pytest.raises(ValueError, match="data=int and model=str must be your words"):
             mech.report(data=3)
 
     def test_the_same_from_a_file(self, mech):

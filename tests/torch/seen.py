@@ -291,7 +291,7 @@ SEEN = [
      "appeared in the model", "build the whole model first"),
     ("loop", "a second optimizer", body(second), "a second optimizer", "one with parameter groups"),
     ("loop", "another clip norm or noise", after(lambda loop: setattr(loop.optimizer, "max_grad_norm", 2.0)),
-     "was 1.0 when the run began", "a run of its own"),
+     "stays 1.0 for the whole run", "a run of its own"),
     ("loop", "`GradScaler()`", body(scaled), "GradScaler(enabled=False)",
      "bfloat16 and `GradScaler(enabled=False)`"),
     ("data", "`WeightedRandomSampler`",

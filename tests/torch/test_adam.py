@@ -139,6 +139,8 @@ def test_adam_gets_the_noise_that_its_rate_is_for(make):
     low = planned(torch.optim.Adam, to_epsilon=to_epsilon, lr=0.5 * usual, **options)
     assert family(low.mechanism.strategy) == "identity" and low.plan.advice.rate == pytest.approx(usual)
     assert f"give lr={adam.plan.advice.rate:.2g}" in low.plan.reason
+    assert f" Better: give lr={adam.plan.advice.rate:.2g} and plan again." in str(low.plan.advice)
+    assert adam.plan.advice.larger is None and low.plan.advice.larger == adam.plan.advice.rate
     named = planned(torch.optim.Adam, to_epsilon=to_epsilon, mechanism="banded", lr=0.5 * usual, **options)
     assert family(named.mechanism.strategy) == "banded_toeplitz"
 

@@ -57,7 +57,8 @@ class HasGuarantee(ABC):
         `data` and `model` say what was trained on what, in your words. Else their lines are to be filled in.
         """
         if not (isinstance(data, str) and isinstance(model, str)):
-            raise ValueError(f"data={type(data).__name__} and model={type(model).__name__} must be texts.")
+            given = f"data={type(data).__name__} and model={type(model).__name__}"
+            raise ValueError(f"{given} must be your words for the statement: data='Flights, 2008'.")
         said, about = statement_of(self), {"data": data or None, "model": model or None}
         lines = (("Data set", data or "______"), ("Model", model or "______"))
         said = replace(said, items=lines + said.items, record=said.record | about)
@@ -91,7 +92,10 @@ class SavedGuarantee(HasGuarantee):
             object.__setattr__(self, name, value)
 
     def dp_event(self) -> DpEvent:
-        """Return all releases as an event of `dp_accounting`, to be composed with others; see `epsilon_of`.
+        """Return all releases as an event of `dp_accounting`, to be composed with others.
+
+        It holds no adjacency: read it by `epsilon_of(event, delta, adjacency=self.adjacency)`. Batches
+        without replacement `dp_accounting` reads by `RdpAccountant` under REPLACE_ONE alone.
 
         Raises:
             UnsupportedError: for sampling that amplifies and has none: balls in bins, allocation, min-sep.

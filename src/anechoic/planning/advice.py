@@ -29,11 +29,13 @@ class Advice:
         rate: to try first: of SGD with the plan's momentum, or of Adam, the largest of its schedule.
         momentum: that the plan is for; None for Adam's rates.
         rates: of the planned schedule over the largest, shape (n,); None for a constant one.
+        larger: at which another plan, for sums, is better, where the rate at hand decided against it.
     """
 
     rate: float
     momentum: float | None
     rates: Array | None = field(default=None, compare=False, repr=False)
+    larger: float | None = None
 
     @property
     def lowest(self) -> float:
@@ -57,9 +59,12 @@ class Advice:
         there = {"momentum .9": self.momentum != 0.0, 'scheduler="cooldown"': self.rates is not None}
         absent = [name for name, known in there.items() if not known]
         more = f" Plans with {' and '.join(absent)} mostly had better models." if absent else ""
+        better = f" Better: give lr={self.larger:.2g} and plan again." if self.larger else ""
+        noise = " with the noise of this plan" if self.larger else ""
         return (
-            f"Learning rate to try first{of}: {self.rate:.2g}, then {self.lowest:.2g} to {self.highest:.2g}."
-            f"{more} Any clip norm up to the median gradient norm will do, if rate x clip norm is kept."
+            f"Learning rate to try first{noise}{of}: {self.rate:.2g},"
+            f" then {self.lowest:.2g} to {self.highest:.2g}.{better}{more}"
+            " Any clip norm up to the median gradient norm will do, if rate x clip norm is kept."
         )
 
 

@@ -184,10 +184,12 @@ def plan(
             f"no {strategy!r} strategy fits memory_budget={memory_budget} at dimension={dimension}:"
             f" raise the budget{takes}, or take 'identity'."
             if sampling is None
-            else f"no {strategy!r} strategy is covered under sampling={sampling!r} here: permit more of them."
+            else f"no {strategy!r} strategy is covered under sampling={sampling!r} and"
+            f" adjacency={asked.adjacency!r}: permit more of them, or take another adjacency."
             + "".join(f" {note}" for note in notes)
         )
     instead: Instead | None = None
+    larger: float | None = None
     sums = dict[int, PlanObjective]()
     if strategy == "auto" and workload is None:
         instead = unnoticed_noise(rows, update, dimension)
@@ -205,6 +207,8 @@ def plan(
             if suits == "independent" and plain is not None:
                 instead = plain, "its noise of a step is what the learning rate is for", said
             notes += [said] * (instead is None)
+            asked_for = None if suits == "sums" else advice_for(first, update)
+            larger = asked_for and asked_for.rate
     if epsilon is not None:
         notes.insert(0, f"Every row keeps epsilon = {epsilon:g} at delta = {delta:g}.")
     if weak := weak_delta(delta, examples, unit):
@@ -213,6 +217,7 @@ def plan(
     chosen = with_verified_noise(chosen, epsilon, accounting)
     best = chosen.chosen
     advice = None if workload is not None else advice_for(best, update, sums.get(best.mechanism.steps))
+    advice = advice and replace(advice, larger=larger)
     # more memory gains error of sums, by which such a choice was not made
     room_for = "" if instead else more_memory(found, space, best)
     reason = (chosen.reason, room_for, "" if advice is None else str(advice))

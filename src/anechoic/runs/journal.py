@@ -256,7 +256,8 @@ class Journal(StateFile):
                 f"release {position} was made before and would now be another one (its digest is"
                 f" {digest[:12]}…, journal {self.path} has {before[:12]}…): both have the same row of noise,"
                 " and their difference would show gradients. The script, the data, an augmentation, or a"
-                " library differs from the first time. Resume with what ran then; or start a new run, and"
+                " library differs from the first time; or the run went on after a failed update, and this"
+                " checkpoint is older. Resume with what ran then, or a later one; or start a new run, and"
                 " count this one's releases too (PrivacyEngine.charge)."
             )
 

@@ -237,7 +237,8 @@ class ReleaseLedger(NonPicklable):
         raise DesynchronizedError(
             f"optimizer.step() was called, but no batch was delivered for release {self.releases}: each"
             " batch of the private loader is stepped exactly once, and no other is covered. Iterate over the"
-            " loader that make_private returned, and step once a batch. In a framework leave it out of"
+            " loader that make_private returned, and step once a batch: after a step whose update failed,"
+            " the next one, or go on from the last checkpoint. In a framework leave it out of"
             " accelerator.prepare(…) and fabric.setup_dataloaders(…), and return it from"
             " Trainer.get_train_dataloader ('Training frameworks' in the documentation)."
         )

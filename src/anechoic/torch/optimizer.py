@@ -42,8 +42,8 @@ def _of_run(name: str, where: str) -> Any:
 
     def refuse(self: CorrelatedOptimizer, value: Any) -> NoReturn:
         raise MismatchError(
-            f"optimizer.{name}={value} was {getattr(self, name)} when the run began, and the mechanism was"
-            " calibrated for that: leave out what changes it (a noise scheduler or a grad_clip scheduler of"
+            f"optimizer.{name} stays {getattr(self, name)} for the whole run, which is calibrated for it, and"
+            f" was set to {value}: leave out what sets it (a noise scheduler or a grad_clip scheduler of"
             " Opacus: no ExponentialNoise(optimizer, …), and no step() of it). Another value needs another"
             " mechanism, in a run of its own."
         )

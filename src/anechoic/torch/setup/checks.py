@@ -265,8 +265,8 @@ def check_stream(setup: Setup, mechanism: Mechanism, stream: RecordStream) -> No
     promised = sampling.participation if sampling.formed_outside else None
     pairs = [
         ("participation", promised, stream.participation),
-        ("steps", mechanism.steps, stream.steps),
         ("the loader's batch_size", loader.batch_size, stream.batch_size),
+        ("steps (epochs times batches, where those are given)", mechanism.steps, stream.steps),
         ("num_workers", loader.num_workers, 0),
         ("unit_ids", setup.unit_ids, None),
     ]
