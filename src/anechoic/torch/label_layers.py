@@ -341,12 +341,8 @@ def _mean_of_rows(counted: Tensor, losses: Tensor) -> Tensor:
 _DIVIDING = ("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
 
 
-def _enter_losses() -> None:
-    for name, function in vars(F).items():
-        if not name.startswith("_") and inspect.isfunction(function):
-            signature = inspect.signature(function)
-            if "reduction" in signature.parameters and name not in ("linear_cross_entropy",):
-                LOSSES[function] = partial(_as_mean, signature, name)
-
-
-_enter_losses()
+for _name, _function in vars(F).items():
+    if inspect.isfunction(_function) and not _name.startswith("_") and _name != "linear_cross_entropy":
+        _signature = inspect.signature(_function)
+        if "reduction" in _signature.parameters:
+            LOSSES[_function] = partial(_as_mean, _signature, _name)
