@@ -326,8 +326,7 @@ def _as_mean(signature: inspect.Signature, name: str, args: Any, kwargs: Any) ->
 
 def _mean_of_rows(counted: Tensor, losses: Tensor) -> Tensor:
     """The mean over rows of each row's mean over its own targets that count, whatever the padding."""
-    label = losses.label if isinstance(losses, LabelledTensor) else None
-    rows = losses.batch.rows if isinstance(losses, LabelledTensor) else 0
+    label, rows = (losses.label, losses.batch.rows) if isinstance(losses, LabelledTensor) else (None, 0)
     if not isinstance(label, OnAxis) or not rows or losses.numel() == rows:
         return losses.mean()
     shape = (-1, rows, label.inner)
