@@ -126,8 +126,8 @@ $(DEV): $(READY)
 	@touch $@
 
 $(FRAMES): $(READY)
-	@echo "Adding transformers, accelerate, peft, trl, lightning and scikit-learn to $(VENV)"
-	@$(PIP) -e '.[torch,flower,streaming,plot,test,trainers]' scikit-learn
+	@echo "Adding transformers, accelerate, peft, trl, lightning and webdataset to $(VENV)"
+	@$(PIP) -e '.[torch,flower,streaming,plot,test,trainers]' webdataset
 	@touch $@
 
 $(BUILD)/.ready:

@@ -33,7 +33,6 @@ NAMES = (
     *("recurrent", "tree", "normalised(tree)", "restarted(dense)"),
 )
 BACKENDS = ("numpy", "torch")
-STEPS = 12
 
 
 def uses():

@@ -17,10 +17,6 @@ from anechoic.workloads import momentum
 PLAN = ["plan", "--examples", "10000", "--batch-size", "100", "--epochs", "2", "--epsilon", "1"]
 PLAN += ["--delta", "1e-6", "--no-random-sampling"]
 
-needs_torch = pytest.mark.skipif(
-    find_spec("torch") is None or find_spec("rich") is None, reason="needs the extras"
-)
-
 
 def run(capsys, *arguments):
     """(exit code, stdout, stderr) of a command in this process."""

@@ -2,17 +2,21 @@
 
 import hmac
 import json
+import re
+import shlex
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import anechoic as an
 from anechoic import cli, streaming
 from anechoic.budget import BudgetBook
+from anechoic.cli.parser import parser_of_all
 from anechoic.errors import CheckpointError, GuaranteeError, MismatchError
 from anechoic.participation import Single
 from anechoic.sampling import External
@@ -285,3 +289,11 @@ def test_the_command_line(capsys, tmp_path):
     assert run("cancel", path, "visits", token)[0] == 0
     assert run("cancel", path, "visits", token)[0] == 2
     assert not BudgetBook(path, "visits").account().live
+
+
+def test_the_commands_of_the_page_are_read():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "budget.md").read_text("utf-8")
+    commands = re.findall(r"^\$ anechoic (.*)$", page, flags=re.MULTILINE)
+    assert len(commands) == 3
+    for command in commands:
+        assert parser_of_all().parse_args(shlex.split(command)).command == "budget"

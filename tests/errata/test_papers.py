@@ -1,6 +1,8 @@
 """Errors of the companion papers (docs/errata.md): each test shows that the printed form fails."""
 
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -336,3 +338,12 @@ def test_p26_an_integral_without_its_root_and_a_minimum_that_is_not_reached():
     tau = min(t - 1, math.log(1 / rho) / a)
     reached = tau + math.exp(-a * tau) / (rho * a)
     assert tau < t - 1 < reached == pytest.approx((1 + math.log(1 / rho)) / a)
+
+
+def test_every_entry_has_a_test_and_every_test_an_entry():
+    here = Path(__file__).parent
+    page = (here.parents[1] / "docs" / "errata.md").read_text("utf-8")
+    entries = set(re.findall(r"^\| ([MP]\d+) \|", page, flags=re.MULTILINE))
+    sources = "".join(path.read_text("utf-8") for path in here.glob("test_*.py"))
+    tests = {name.upper() for name in re.findall(r"^def test_([mp]\d+)_", sources, flags=re.MULTILINE)}
+    assert entries == tests and len(entries) >= 36

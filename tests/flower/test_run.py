@@ -1,10 +1,13 @@
 """Full runs over Flower's messages: bit for bit those of the server without Flower."""
 
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord
+from flwr.app import ConfigRecord, Context, RecordDict
 from flwr.serverapp.strategy import Strategy
 
 from anechoic.errors import GuaranteeError, HorizonError
@@ -14,7 +17,7 @@ from anechoic.flower.identity import Roll
 from anechoic.flower.records import arrays_of, record_of
 from anechoic.statement.rounding import round_up
 from tests.flower import small
-from tests.flower.in_process import Fate
+from tests.flower.in_process import Fate, InProcessGrid
 
 
 @pytest.mark.parametrize("options", [{}, {"optimizer": FedAdam(0.1)}, {"policy": Cohorts(3)}], ids=str)
@@ -296,3 +299,33 @@ def test_kind_and_memory_of_the_noise_reach_the_plan():
     for memory, bands in ((None, 3), (7 * 8 * 2, 2)):
         found = small.strategy(mechanism="banded", memory_budget=memory, **options)
         assert found.open(record_of(small.initial())).mechanism.strategy.structure.bands == bands
+
+
+def test_the_quickstart_of_the_page_runs_to_its_last_round(capsys):
+    page = (Path(__file__).resolve().parents[2] / "docs" / "flower.md").read_text("utf-8")
+    model, *apart = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    exec(model, common := {})
+    apps = [{"Net": common["Net"]} for _ in apart]
+    for code, names in zip(apart, apps, strict=True):
+        exec(code, names)
+    nodes = int(re.search(r"num-supernodes=(\d+)", page)[1])
+    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
+    apps[0]["app"](InProcessGrid(apps[1]["app"], nodes), context)
+    said = capsys.readouterr()
+    assert "20 of 20 rounds" in said.out and "least" not in said.err, "the plan has room"
+
+
+WITHOUT = """
+import sys
+import anechoic.federated
+assert "flwr" not in sys.modules, "anechoic.federated loads Flower"
+sys.modules["flwr"] = None  # as if it were not installed
+import anechoic.flower
+"""
+
+
+def test_without_flower_the_error_names_the_extra():
+    done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "ImportError: anechoic.flower needs Flower" in done.stderr
+    assert "pip install 'anechoic[flower]'" in done.stderr

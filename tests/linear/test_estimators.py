@@ -156,7 +156,8 @@ def test_a_fit_keeps_its_epsilon_and_says_so(kind):
     model = made(kind, epsilon=0.7, delta=1e-5).fit(x, y)
     assert isinstance(model.mechanism_, Mechanism) and model.mechanism_.grid_bits
     assert 0.69 < model.epsilon_ <= 0.7 and model.delta_ == model.mechanism_.delta == pytest.approx(1e-5)
-    said = " ".join(model.statement().split())
+    said = " ".join(model.statement(data="Patients").split())
+    assert f"Data set: Patients Model: {type(model).__name__} " in said
     assert "(0.7000, 1e-05)-differential privacy" in said and "exact: contributions are rounded" in said
     assert "random_state is an integer" in said and "GridSearchCV" in said
     assert "random_state" not in made(kind, random_state=None).fit(x, y).statement()

@@ -3,7 +3,6 @@
 import numpy as np
 
 from anechoic.noise import NoiseStream
-from anechoic.testing.noise import replay
 
 KEY = bytes(range(32))
 BACKENDS = ("numpy", "torch")
@@ -30,12 +29,6 @@ def emit(stream, state=None, count=None):
         row, state = stream.next(state)
         rows.append(np.asarray(row, dtype=np.float64))
     return np.array(rows).reshape(-1, stream.length), state
-
-
-def noise_of(strategy, z):
-    """What a stream makes of fresh rows z, shape (n, m), before its std."""
-    square = strategy.rows == strategy.n and hasattr(strategy, "solve")
-    return strategy.solve(z) if square else replay(strategy.recurrence(), z)
 
 
 def fresh_rows(stream):

@@ -1,4 +1,4 @@
-"""docs/coverage.csv: every number of the papers once, and nothing that is not there."""
+"""docs/coverage.csv has every number of the papers once; what it and ATTACKS.md name is there."""
 
 import csv
 import re
@@ -61,6 +61,17 @@ def resolve(name):
     assert (ROOT / path).is_file(), f"{name}: there is no such file"
     found = re.search(rf"^\s*def {function}\(", text_of(path), re.MULTILINE)
     assert not function or found, f"{name}: no such function"
+
+
+def test_every_attack_has_tests_and_they_exist():
+    table = text_of("tests/ATTACKS.md").split("# Attacks that are out of scope")[0]
+    attacks = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(attacks) >= 16
+    for attack in attacks:
+        tests = re.findall(r"`(tests/[\w/]+\.py::\w+)`", attack.split(" | ")[-1])
+        assert tests, attack
+        for test in tests:
+            resolve(test)
 
 
 def test_every_section_of_the_contents_is_there_once_and_says_something():

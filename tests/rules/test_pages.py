@@ -20,7 +20,7 @@ ELSEWHERE = {
     "choosing.md": "tests/rules/test_shown.py",
     "federated.md": "tests/federated/test_docs.py",
     "fine-tuning.md": "tests/slow/torch/frameworks/test_fine_tuning.py",
-    "flower.md": "tests/flower/test_page.py",
+    "flower.md": "tests/flower/test_run.py",
     "frameworks.md": "tests/slow/torch/frameworks/test_page.py",
     "linear.md": "tests/slow/linear/test_docs.py",
     "logging.md": "tests/torch/test_logging_page.py",

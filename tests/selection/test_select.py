@@ -164,10 +164,11 @@ def test_what_is_not_proved_is_refused():
 
 def test_the_statement_covers_the_choice_and_asks_for_secrecy():
     selection = an.select(mechanism(), mean=10, score_on="public")
-    text = selection.report()
+    text = selection.report(data="Cells")
     assert isinstance(selection, Selection)
     assert "best run, setting and score" in text and "all runs but the best stay secret" in text
     assert "Runs:          a secret number" in str(selection) and len(str(selection).splitlines()) <= 13
+    assert "Data set:      Cells\nModel:         ______" in text
     assert "choosing settings" not in text and "budget.md#selection" in text
 
 

@@ -345,13 +345,17 @@ def test_every_form_says_who_keeps_the_promise_and_what_is_released(tmp_path):
     assert streaming.statement(board) == said  # which holds nothing of the data
     for format in ("text", "markdown", "html", "json"):
         path = tmp_path / format
-        said = " ".join(streaming.statement(board, format, out=path).split())
+        said = " ".join(streaming.statement(board, format, data="Visits & calls", out=path).split())
         assert said == " ".join(path.read_text("utf-8").split())
+        assert "______" not in said and said.replace("\\&", "&").replace("&amp;", "&").count("Visits & calls")
         for words in ("the ledger of this stream", "n: count; m: mean of x, clipped"):
             assert words in said, (format, words)
         assert "whoever forms the batches" not in said
+    assert "Data set:      ______" in streaming.statement(board)
     with pytest.raises(ValueError, match="format="):
         streaming.statement(board, "nits")
+    with pytest.raises(ValueError, match="data=int must be texts"):
+        streaming.statement(board, data=3)
     with pytest.raises(TypeError, match="give a Stream or a PartitionSelectionHistogram"):
         streaming.statement(board.mechanism)
 

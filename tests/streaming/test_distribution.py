@@ -10,7 +10,6 @@ from anechoic import streaming
 from anechoic.streaming.distribution import FINE, monotone, range_encoder
 from tests.streaming.test_stream import NoNoise
 
-KEY = bytes(range(32))
 EDGES = [0.0, 1.0, 2.5, 3.0, 7.0, 8.0]
 
 

@@ -137,7 +137,7 @@ HOSTILE += [b"7," + b"5" * 200, b'7,"' + b"5" * 200 + b'"']
 
 
 @pytest.mark.parametrize("odd", HOSTILE)
-@pytest.mark.parametrize("block", [2**23, 16, 7])
+@pytest.mark.parametrize("block", [2**23, 211, 16, 7])
 def test_a_line_that_is_no_record_is_left_out_by_itself(tmp_path, monkeypatch, odd, block):
     monkeypatch.setattr(sources, "BLOCK", block)
     monkeypatch.setattr(sources, "LONGEST", 100)

@@ -7,6 +7,7 @@ from anechoic.cli import progress
 from anechoic.mechanism.mechanism import Mechanism
 from studies.__main__ import main
 from studies.federated import deployments
+from studies.walks import PAGE, page
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="needs the extras")
 
@@ -73,3 +74,10 @@ def test_train_by_aircraft_shows_its_statement_beside_that_of_a_flight(capsys, t
     private = [arm for arm in arms if arm["mechanism"]]
     units = [Mechanism.from_json(arm["mechanism"]["json"]).unit for arm in private]
     assert units == [arm["unit"] for arm in private] == ["example"] * 2 + ["aircraft"] * 2
+
+
+@pytest.mark.slow
+@needs_torch
+def test_the_walks_of_the_page_are_those_of_the_code():
+    text = PAGE.read_text("utf-8")
+    assert page(text) == text, "python -m studies.walks --write"

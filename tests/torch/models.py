@@ -507,7 +507,7 @@ SHAPES = {
     "adaptive softmax": Shape(
         net(lambda m, x, y: m.l(m.b(x), y).loss, b=lin(6, 16),
             l=lambda: nn.AdaptiveLogSoftmaxWithLoss(16, 20, cutoffs=[5, 10], div_value=2.0)),
-        lambda: (normal(B, 6), (torch.arange(B) * 7) % 20), labels, lambda out, y: out, alone=True),
+        lambda: (normal(B, 6), (torch.arange(B) * 7) % 20), labels, lambda out, y: out),
     "two calls": Shape(lambda: seq(Linear(6, 5), nn.Tanh(), Linear(5, 4)),
                        lambda: (normal(B, 6), normal(B, 6)), labels,
                        lambda out, y: (1 - F.cosine_similarity(*out)).mean(),

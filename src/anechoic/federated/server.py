@@ -311,7 +311,7 @@ class Server(ProcessBound):
         return self.mechanism.plot(releases=self.step)
 
     def statement(self) -> str:
-        """State, as text for a privacy reviewer, what the server enforces, and the mechanism's statement."""
+        """State, as text, what the server enforces, and the mechanism's statement; no data set is named."""
         run = self.report(), self.mechanism, self.policy, self.clients_per_round
         return statement_of_run(*run, durable=self.folder is not None)
 

@@ -219,9 +219,9 @@ class PrivateLinear(FittedAttributes, BaseEstimator):
         self._keys_secret, self._caveats = keys.secret, caveats
 
     def statement(
-        self, format: Format = "text", *, out: str | Path | None = None, proofs: str = PROOFS
+        self, format: Format = "text", *, data: str = "", out: str | Path | None = None, proofs: str = PROOFS
     ) -> str:
-        """What the fitted model guarantees, and what it does not.
+        """Say what the fitted model guarantees, and what it does not; `data` is what it was fitted on.
 
         Args:
             format, out, proofs: see `statement.formats.render`.
@@ -237,7 +237,7 @@ class PrivateLinear(FittedAttributes, BaseEstimator):
             duties = tuple(_SEEDED if duty == KEYS else duty for duty in duties)
         caveats = (*self._caveats, _ROWS, _SELECTION)
         stated = replace(found, duties=duties, not_covered=(*found.not_covered, *caveats))
-        return render(stated, format, out=out, proofs=proofs)
+        return render(stated.about(data=data, model=type(self).__name__), format, out=out, proofs=proofs)
 
 
 def warn_of_noise(planned: DescentPlan, dimension: int) -> None:

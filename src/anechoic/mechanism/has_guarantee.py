@@ -7,7 +7,6 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -56,12 +55,7 @@ class HasGuarantee(ABC):
 
         `data` and `model` say what was trained on what, in your words. Else their lines are to be filled in.
         """
-        if not (isinstance(data, str) and isinstance(model, str)):
-            given = f"data={type(data).__name__} and model={type(model).__name__}"
-            raise ValueError(f"{given} must be your words for the statement: data='Flights, 2008'.")
-        said, about = statement_of(self), {"data": data or None, "model": model or None}
-        lines = (("Data set", data or "______"), ("Model", model or "______"))
-        said = replace(said, items=lines + said.items, record=said.record | about)
+        said = statement_of(self).about(data=data, model=model)
         return render(said, format, out=out, proofs=proofs)
 
     def __str__(self) -> str:

@@ -168,8 +168,7 @@ class Selection:
     def _one(self, train: Train, settings: Sequence[Any], root: bytes, place: int) -> tuple[int, float, Any]:
         """Run `place`: which candidate it drew, its score, its result."""
         # 256 bits: no candidate is preferred by more than 2^-190
-        bits = derive(root, "selection candidate", place, size=32)
-        chosen = int.from_bytes(bits, "little") % len(settings)
+        chosen = int.from_bytes(derive(root, "selection candidate", place, size=32), "little") % len(settings)
         own = derive(root, "selection run", place, size=32)
         # a candidate that `train` changes would tell later runs of this one
         found = train(copy.deepcopy(settings[chosen]), self.mechanism, own)
@@ -190,18 +189,19 @@ class Selection:
     ) -> SelectionInMemory | SelectionFile:
         if state is None:
             return SelectionInMemory(new_key() if key is None else checked_key(key))
-        score = self.score_mechanism
         identity = {
             "mechanism": self.mechanism.fingerprint,
-            "score_mechanism": None if score is None else score.fingerprint,
+            "score_mechanism": None if (score := self.score_mechanism) is None else score.fingerprint,
             "repetitions": {"mean": self.repetitions.mean, "shape": self.repetitions.shape},
             "candidates": plain_candidates(settings),
         }
         return SelectionFile(state, identity=json.dumps(identity), key=key, adopt=adopt)
 
-    def report(self, format: Format = "text", *, proofs: str = PROOFS) -> str:
+    def report(
+        self, format: Format = "text", *, data: str = "", model: str = "", proofs: str = PROOFS
+    ) -> str:
         """The privacy statement, for a reviewer: see `Mechanism.report`."""
-        return render(statement_of(self), format, out=None, proofs=proofs)
+        return render(statement_of(self).about(data=data, model=model), format, out=None, proofs=proofs)
 
     def __str__(self) -> str:
         return as_signed(statement_of(self))

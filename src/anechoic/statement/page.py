@@ -23,18 +23,12 @@ def _templates() -> Environment:
     try:
         from jinja2 import Environment, FileSystemLoader
     except ImportError as error:
-        raise AnechoicError(
-            "pages need jinja2, which is not installed: pip install 'anechoic[plot]'"
-        ) from error
+        raise AnechoicError("pages need jinja2; it is missing: pip install 'anechoic[plot]'") from error
     return Environment(loader=FileSystemLoader(_FOLDER), autoescape=True)
 
 
 def render_page(template: str, **values: Any) -> str:
-    """Return a whole HTML document.
-
-    Raises:
-        AnechoicError: without jinja2.
-    """
+    """Return a whole HTML document; without jinja2 it is an AnechoicError."""
     return _templates().get_template(template).render(**values)
 
 

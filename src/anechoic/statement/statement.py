@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import singledispatch
 from typing import Any
 
 from anechoic.statement.attacker import attacker_of
 from anechoic.statement.theorem import Theorem
 
+_ABOUT = {"data": "Data set", "model": "Model"}
 _UNDER = "under 'Proofs' in the documentation: "
 #: Keeps what a reviewer need not sign for.
 LIBRARY = "the library's sampler (anechoic.torch, anechoic.batches)"
@@ -53,6 +54,15 @@ class Statement:
     software: dict[str, str]
     fingerprint: str
     record: dict[str, Any]
+
+    def about(self, **said: str) -> Statement:
+        """Say what was trained on what (`data`, `model`), or leave these lines to be filled in."""
+        if not all(isinstance(words, str) for words in said.values()):
+            given = " and ".join(f"{name}={type(words).__name__}" for name, words in said.items())
+            raise ValueError(f"{given} must be your words for it, such as data='Flights, 2008'.")
+        lines = tuple((_ABOUT[name], words or "______") for name, words in said.items())
+        record = self.record | {name: words or None for name, words in said.items()}
+        return replace(self, items=lines + self.items, record=record)
 
     @property
     def attack(self) -> tuple[tuple[str, str], ...]:
@@ -113,9 +123,5 @@ class Statement:
 
 @singledispatch
 def statement_of(mechanism: object) -> Statement:
-    """The statement of anything that gives a guarantee: each kind registers what it says.
-
-    Raises:
-        TypeError: for a kind that has registered nothing.
-    """
+    """The statement of anything that gives a guarantee: each kind registers what it says, or it has none."""
     raise TypeError(f"{type(mechanism).__name__} has no privacy statement: register one with statement_of.")

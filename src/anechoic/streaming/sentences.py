@@ -44,6 +44,7 @@ def statement(
     stream: Stream | PartitionSelectionHistogram,
     format: Format = "text",
     *,
+    data: str = "",
     out: str | Path | None = None,
     proofs: str = PROOFS,
 ) -> str:
@@ -52,6 +53,7 @@ def statement(
     Args:
         stream: whose releases are published.
         format, out, proofs: see `statement.formats.render`.
+        data: what the records are, in your words; else the line is to be filled in.
 
     Returns:
         The statement of its mechanism, with what this stream releases and protects, and who sees to it.
@@ -60,7 +62,7 @@ def statement(
         ValueError: for another format.
         TypeError: for something that is no stream.
     """
-    return render(statement_data(stream), format, out=out, proofs=proofs)
+    return render(statement_data(stream).about(data=data), format, out=out, proofs=proofs)
 
 
 @singledispatch
@@ -144,10 +146,7 @@ def _(stream: PartitionSelectionHistogram) -> Statement:
     whom = f"one {unit}: {what}{mechanism.participation.describe()}. Enforced: further records are left out"
     whom = whom if stream.by_unit else _one_record(unit)
     own = [
-        (
-            "Released",
-            f"how many units were in each category so far, after each step; {_so_far(stream)}",
-        ),
+        ("Released", f"how many units were in each category so far, after each step; {_so_far(stream)}"),
         (
             "Statistics",
             "units by category; categories come from the data, and each is released from the step on at which"

@@ -63,8 +63,7 @@ _KNOWN: dict[Any, Operation] = {}
 
 def operation(func: Any) -> Operation:
     """What is known of an overload of torch.ops.aten."""
-    found = _KNOWN.get(func)
-    if found is None:
+    if (found := _KNOWN.get(func)) is None:
         schema = func._schema
         name = schema.name.rpartition("::")[2]
         own = schema.arguments
@@ -157,14 +156,12 @@ class OpCall:
         """Arguments without labels, which are kept here."""
         if type(value) is LabelledTensor:
             inner, label, batch = value.raw, value.label, value.batch
-            mark = mark_of(inner)
-            if mark is not None:
+            if (mark := mark_of(inner)) is not None:
                 label, batch = mark
             self._meet(inner, label, batch)
             return inner
         if isinstance(value, Tensor):
-            mark = mark_of(value)
-            if mark is not None:
+            if (mark := mark_of(value)) is not None:
                 self._meet(value, *mark)
             return value
         if isinstance(value, (list, tuple)):
@@ -336,4 +333,8 @@ def divided_by_all(name: str) -> None:
 
 
 INSTEAD |= dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), _public_mean)
+INSTEAD |= dict.fromkeys(  # of a mean: that of single entries, by their number, so that 1/N is not rounded
+    ("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward", "soft_margin_loss_backward"),
+    lambda func, a: func(a[0] / a[1].numel(), *a[1:3], 0, *a[4:]) if a[3] == 1 else func(*a),
+)
 LabelledTensor.__torch_dispatch__ = classmethod(follow)  # type: ignore[assignment, method-assign]

@@ -326,8 +326,7 @@ def _as_mean(signature: inspect.Signature, name: str, args: Any, kwargs: Any) ->
 
 def _mean_of_rows(counted: Tensor, losses: Tensor) -> Tensor:
     """The mean over rows of each row's mean over its own targets that count, whatever the padding."""
-    label = losses.label if isinstance(losses, LabelledTensor) else None
-    rows = losses.batch.rows if isinstance(losses, LabelledTensor) else 0
+    label, rows = (losses.label, losses.batch.rows) if isinstance(losses, LabelledTensor) else (None, 0)
     if not isinstance(label, OnAxis) or not rows or losses.numel() == rows:
         return losses.mean()
     shape = (-1, rows, label.inner)
@@ -341,12 +340,8 @@ def _mean_of_rows(counted: Tensor, losses: Tensor) -> Tensor:
 _DIVIDING = ("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
 
 
-def _enter_losses() -> None:
-    for name, function in vars(F).items():
-        if not name.startswith("_") and inspect.isfunction(function):
-            signature = inspect.signature(function)
-            if "reduction" in signature.parameters and name not in ("linear_cross_entropy",):
-                LOSSES[function] = partial(_as_mean, signature, name)
-
-
-_enter_losses()
+for _name, _function in vars(F).items():
+    if inspect.isfunction(_function) and not _name.startswith("_") and _name != "linear_cross_entropy":
+        _signature = inspect.signature(_function)
+        if "reduction" in _signature.parameters:
+            LOSSES[_function] = partial(_as_mean, _signature, _name)

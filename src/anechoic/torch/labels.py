@@ -285,9 +285,22 @@ def fault_of(gradient: Tensor | None, expected: Label, batch: LabelledBatch) -> 
     return label.why if isinstance(label, Mixing) else "a number of all rows weighs each of them"
 
 
+class _Labelling(torch.autograd.Function):
+    """Label a plain tensor that has a graph, and pass gradients on to it."""
+
+    @staticmethod
+    def forward(ctx: Any, out: Tensor, label: Label, batch: LabelledBatch) -> Tensor:
+        return LabelledTensor(out.detach(), label, batch)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+        return gradient, None, None
+
+
 def _known(out: Tensor) -> Tensor:
     found = mark_of(out)
-    return out if found is None else LabelledTensor(out, *found)
+    make: Any = _Labelling.apply if out.requires_grad else LabelledTensor
+    return out if found is None else make(out, *found)
 
 
 def mark(inner: Tensor, label: Label, batch: LabelledBatch) -> None:

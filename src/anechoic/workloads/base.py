@@ -54,8 +54,8 @@ class Workload:
         return np.ones(1), self.inverse_coefficients
 
     @property
-    def poles(self) -> Array | None:
-        """Numbers with q(x) = prod (1 - pole x) where they are known better than from q; None otherwise."""
+    def poles(self) -> tuple[float, float] | None:
+        """Return a, b of q(x) = (1 - a x)(1 - b x) where known better than from q; None otherwise."""
         return None
 
     @property

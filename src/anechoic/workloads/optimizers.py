@@ -58,8 +58,8 @@ class _WithMomentum(Workload):
         return np.array([1.0, -(self.momentum + self._kept), self.momentum * self._kept])[: self.n]
 
     @property
-    def poles(self) -> Array:
-        return np.array([self.momentum, self._kept])
+    def poles(self) -> tuple[float, float]:
+        return self.momentum, self._kept
 
     @property
     def rates(self) -> Array | None:
@@ -176,7 +176,7 @@ class Scheduled(Workload):
         return self.base.fraction
 
     @property
-    def poles(self) -> Array | None:
+    def poles(self) -> tuple[float, float] | None:
         return self.base.poles
 
     @property

@@ -15,10 +15,7 @@ def workload_system(workload: Workload, longest: int) -> System | None:
     p, q = workload.fraction
     if max(len(p), len(q)) > longest:
         return None
-    poles = workload.poles
-    if poles is None:
+    if workload.poles is None:
         return realisation(p, q)
-    system = realisation(p, np.array([1.0, -poles[0]]))
-    for pole in poles[1:]:
-        system = chained(system, realisation(np.ones(1), np.array([1.0, -pole])))
-    return system
+    one, other = (np.array([1.0, -pole]) for pole in workload.poles)
+    return chained(realisation(p, one), realisation(np.ones(1), other))

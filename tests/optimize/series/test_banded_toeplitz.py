@@ -1,7 +1,5 @@
 """Banded Toeplitz optimiser: exact gradients, published optima, schemas, refusals."""
 
-from importlib import import_module
-
 import numpy as np
 import pytest
 
@@ -12,8 +10,6 @@ from anechoic.participation import MinSep
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import ColumnNormalized, Identity
 from tests.marks import every_other
-
-module = import_module("anechoic.optimize.series.toeplitz_objective")
 
 # shared/GOLDEN.md, section 1 (recomputed there), and jax-privacy 2.0.0 for (10^5, 64) (ECOSYSTEM, section 6)
 RMS = [

@@ -16,13 +16,6 @@ from anechoic.torch.sources.clipping import GridClipping
 from tests.marks import in_turn, slow
 from tests.torch.setting import data, mechanism, network, private, start, step
 
-SPLITS = {"per_layer": [0.3, 0.4, 0.5, 0.6], "per_group": {"0.*": 0.7, "*": 0.2}}
-
-
-def own(norm):
-    """A mechanism whose clip norm is what `norm` comes to."""
-    return mechanism(clip_norm=flat_norm(norm))
-
 
 @in_turn("norms", [[0.5] * 4, [0.3, 0.4], [1e-300, 1e-310], {"a": 3, "b": 4.0}, [1e200, 1e150], [0.1] * 50])
 def test_the_flat_norm_is_never_less_than_the_root_of_the_squares(norms):

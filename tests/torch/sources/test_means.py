@@ -25,6 +25,10 @@ LOSSES = {name: APART[name] for name in NAMES} | {
     "mse, by the old names": lambda o, y, x: F.mse_loss(o, x, size_average=True),
     "mse, of the target": lambda o, y, x: F.mse_loss(x, o),
     "kl, mean": lambda o, y, x: F.kl_div(o.log_softmax(1), x.softmax(1), reduction="mean"),
+    "mse, of torch's core": lambda o, y, x: torch._C._nn.mse_loss(o, x, 1),
+    "smooth_l1, of torch's core": lambda o, y, x: torch._C._nn.smooth_l1_loss(o, x, 1, 0.5),
+    "huber, of torch's core": lambda o, y, x: torch._C._nn.huber_loss(o, x, 1, 0.5),
+    "soft_margin, of torch's core": lambda o, y, x: torch._C._nn.soft_margin_loss(o, x.sign(), 1),
     "a mean of means": lambda o, y, x: ((o - x) ** 2).mean(1).mean(),
 }
 

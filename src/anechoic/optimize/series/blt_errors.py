@@ -18,7 +18,7 @@ import numpy as np
 
 from anechoic._validate import Array
 from anechoic.algebra import toeplitz
-from anechoic.algebra.systems import System, chained, power_sums, realisation
+from anechoic.algebra.systems import System, power_sums, realisation
 from anechoic.optimize.series.toeplitz_objective import QuadraticForm
 from anechoic.workloads.base import Workload
 
@@ -51,16 +51,13 @@ class RecurrentError:
         p, q = workload.fraction
         if max(len(p), len(q)) > longest:
             return None
-        poles = workload.poles
-        if poles is None and len(q) == 2:
-            poles = np.array([-q[1] / q[0]])
-            p = p / q[0]
-        if poles is None:
-            return cls(realisation(p, q), 0.0, workload.n, last=last)
-        slowest, *others = sorted(poles.tolist(), reverse=True)
-        rest = realisation(p, np.array([1.0, -others[0]]) if others else np.ones(1))
-        for pole in others[1:]:
-            rest = chained(rest, realisation(np.ones(1), np.array([1.0, -pole])))
+        if workload.poles is not None:
+            other, slowest = sorted(workload.poles)
+            rest = realisation(p, np.array([1.0, -other]))
+        elif len(q) == 2:
+            rest, slowest = realisation(p / q[0], np.ones(1)), -q[1] / q[0]
+        else:
+            rest, slowest = realisation(p, q), 0.0
         return cls(rest, slowest, workload.n, last=last)
 
     def __call__(self, gaps: Array) -> tuple[float, Array]:

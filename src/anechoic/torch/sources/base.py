@@ -25,8 +25,6 @@ BY_HAND = (
     " Call backward() once per batch, and use anechoic.torch.BatchMemoryManager where batches do not fit"
     " into memory"
 )
-
-
 REMEDY = (
     "Write a loss of each row's own, as with reduction='none', and take its .mean() over rows last (for"
     " tokens: anechoic.torch.causal_lm_loss(logits, labels), or seq2seq_loss; for pixels:"
@@ -36,8 +34,6 @@ UNPACK = (
     "Packing puts several sequences into one row, and each needs its own: where a collator or trainer packs"
     " them (DataCollatorWithFlattening, packing=True), pad instead"
 )
-
-
 #: Sources by grad_sample_mode. A new mode is a new file with a class, imported by this package.
 SOURCES: dict[str, type[GradientSource]] = {}
 

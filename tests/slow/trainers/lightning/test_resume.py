@@ -8,7 +8,6 @@ import torch
 from anechoic.errors import MismatchError
 from tests.trainers.lightning.setting import KEYS, QUIET, Module, fitted, flat, lightning, module
 
-ROOT = Path(__file__).resolve().parents[4]
 pytestmark = [pytest.mark.slow, QUIET]
 
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -21,7 +20,6 @@ from tests.floats import same_bits
 from tests.trainers.setting import KEYS, Sentences, bare, flat
 from tests.trainers.transformers.setting import ASKED, gpt2, start
 
-ROOT = Path(__file__).resolve().parents[4]
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 #: All that the log of a training run may hold.
 SAID = {"epsilon", "noise_to_signal", "learning_rate", "epoch", "step", "train_runtime"}

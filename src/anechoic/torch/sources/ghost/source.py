@@ -21,12 +21,7 @@ from anechoic.runs.ledger import Delivery
 from anechoic.torch import label_layers  # noqa: F401 - labels know their rules by it
 from anechoic.torch.labels import LabelledBatch, LabelledTensor, OnAxis, fault_of, label_of
 from anechoic.torch.sources.base import UNPACK, GradientSource
-from anechoic.torch.sources.ghost.factored_gradients import (
-    MemoryAllowance,
-    RowGradients,
-    norms,
-    shared,
-)
+from anechoic.torch.sources.ghost.factored_gradients import MemoryAllowance, RowGradients, norms, shared
 from anechoic.torch.sources.ghost.layer_calls import OTHERWISE, LayerCalls, hooked
 from anechoic.torch.sources.ghost.layers import BackwardCall, layer_kind
 from anechoic.torch.sources.levels import check_not_packed, only
