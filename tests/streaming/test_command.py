@@ -354,7 +354,7 @@ def test_every_form_says_who_keeps_the_promise_and_what_is_released(tmp_path):
     assert "Data set:      ______" in streaming.statement(board)
     with pytest.raises(ValueError, match="format="):
         streaming.statement(board, "nits")
-    with pytest.raises(ValueError, match="data=int must be texts"):
+    with pytest.raises(ValueError, match="data=int must be your words"):
         streaming.statement(board, data=3)
     with pytest.raises(TypeError, match="give a Stream or a PartitionSelectionHistogram"):
         streaming.statement(board.mechanism)
