@@ -40,15 +40,16 @@ def _of_users(name: str) -> Any:
 def _of_run(name: str, where: str) -> Any:
     """Property of the run, which stays: the mechanism was calibrated for it."""
 
-    def refuse(self: CorrelatedOptimizer, value: Any) -> NoReturn:
-        raise MismatchError(
-            f"optimizer.{name}={value} was {getattr(self, name)} when the run began, and the mechanism was"
-            " calibrated for that: leave out what changes it (a noise scheduler or a grad_clip scheduler of"
-            " Opacus: no ExponentialNoise(optimizer, …), and no step() of it). Another value needs another"
-            " mechanism, in a run of its own."
-        )
+    def keep(self: CorrelatedOptimizer, value: Any) -> None:
+        if value != (known := getattr(self, name)):
+            raise MismatchError(
+                f"optimizer.{name}={value} was {known} when the run began, and the mechanism was calibrated"
+                " for that: leave out what changes it (a noise scheduler or a grad_clip scheduler of Opacus:"
+                " no ExponentialNoise(optimizer, …), and no step() of it). Another value needs another"
+                " mechanism, in a run of its own."
+            )
 
-    return property(attrgetter(where), refuse)
+    return property(attrgetter(where), keep)
 
 
 class CorrelatedOptimizer(NonPicklable, Optimizer):
