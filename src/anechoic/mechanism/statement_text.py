@@ -206,8 +206,6 @@ def assemble(
     )
 
 
-# -- sentences -------------------------------------------------------------------------------------
-
 _EXACT = "Gaussian differential privacy of one Gaussian mechanism (exact), which gives (epsilon, delta)-DP"
 
 
