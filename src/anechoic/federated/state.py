@@ -53,9 +53,8 @@ class RunInMemory:
     """State that ends with the process. `RunStore` has the same methods, and writes files.
 
     What is saved inside one `transaction` is kept together or not at all. `charge` saves entries of the
-    ledger, `save_model` all else but the noise, and `save` the same without the vectors. `save_noise` saves
-    the memory of the noise, every `rows_between` releases; it counts from the next `save` on, and `remember`
-    restores it.
+    ledger, `save_model` all else but noise, and `save` the same without vectors. `save_noise` saves the
+    memory of the noise, every `rows_between` releases: the next `save` makes it count, `remember` reads it.
 
     Attributes:
         key, salt: of the run.
