@@ -5,7 +5,6 @@ from __future__ import annotations
 Cells = dict[int, tuple[float | None, ...]]
 
 MAX_COLUMNS = ("Identity", "Workload", "Streaming H2", "Full H2", "BLT", "Toeplitz", "Col-Norm Toep", "Dense")
-RMS_COLUMNS = MAX_COLUMNS
 
 # Monograph, Table 2.2 (max loss).
 TABLE_2_2: Cells = {

@@ -62,9 +62,9 @@ def positive_float(name: str, value: Any, *, remedy: str = "") -> float:
     return number
 
 
-def moderate(name: str, value: Any, *, remedy: str = "") -> float:
+def moderate(name: str, value: Any) -> float:
     """`value` as a float > 0 whose powers, and products with a few others, stay in the range of floats."""
-    number = positive_float(name, value, remedy=remedy)
+    number = positive_float(name, value)
     if not 1.0 / MODERATE <= number <= MODERATE:
         raise ValueError(
             f"{name}={value!r} must lie between {1 / MODERATE:g} and {MODERATE:g}, or products leave the"

@@ -37,6 +37,10 @@ def remove(model):
     model.head.bias = None
 
 
+def cast(model):
+    model.double()
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -44,6 +48,7 @@ def remove(model):
         (replace, r"head\.weight was replaced"),
         (tie, r"extra_bias appeared"),
         (remove, r"head\.bias is gone"),
+        (cast, r"body\.bias is \(torch\.float64,.*was \(torch\.float32,.*move and cast the model before"),
     ],
 )
 @pytest.mark.parametrize(("mode", "when"), [("rows", 0), ("rows", 1), ("ghost", 1)])

@@ -170,6 +170,14 @@ def test_settings_and_parameters_must_stay(mode, change):
     assert run.engine.releases == 1
 
 
+def test_a_setting_may_be_set_to_what_it_is():
+    run = start()
+    for name in ("max_grad_norm", "noise_multiplier", "expected_batch_size", "loss_reduction"):
+        setattr(run.optimizer, name, getattr(run.optimizer, name))
+    step(run, first(run)[1])
+    assert run.engine.releases == 1
+
+
 class Counting(nn.Module):
     """Adds up what it sees in a buffer, as batch normalisation does."""
 

@@ -350,7 +350,7 @@ def test_batches_hold_the_drawn_units_whole(name, count):
         assert batch.count == len(drawn)
         assert (batch.limits == 1).all() and (batch.scales == 1).all()
         for item in range(batch.count):
-            assert len(set(units.owners[1][batch.examples[batch.rows_of(item)]])) == 1
+            assert len(set(units.owners[1][batch.examples[batch.items == item]])) == 1
         assert np.array_equal(batch.examples, again.batch(t))
         assert batches.units_of(t).tolist() == drawn.tolist()
     assert batches.period == inner.period
@@ -426,7 +426,7 @@ def test_parts_keep_items_whole(items, most):
     for part in parts:
         assert sorted(set(part.items.tolist())) == list(range(part.count))
         for item in range(part.count):
-            rows = part.examples[part.rows_of(item)] // 3
+            rows = part.examples[part.items == item] // 3
             assert len(set(ranks[rows])) == 1
             assert (ranks == ranks[rows[0]]).sum() == len(rows)
             assert part.limits[item] == batch.limits[ranks[rows[0]]]

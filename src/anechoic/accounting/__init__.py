@@ -7,11 +7,11 @@ import anechoic.accounting.balls_in_bins.accountant
 import anechoic.accounting.min_sep.accountant
 import anechoic.accounting.poisson.accountant
 import anechoic.accounting.random_allocation.accountant  # noqa: F401 - each registers its accountant
-from anechoic.accounting.events import epsilon_of
 from anechoic.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
 from anechoic.accounting.monte_carlo.verified import Verified
 from anechoic.accounting.poisson.epsilon import poisson_epsilon
 from anechoic.accounting.poisson.search import poisson_noise_multiplier
+from anechoic.accounting.terms import epsilon_of
 
 __all__ = [
     "Verified",

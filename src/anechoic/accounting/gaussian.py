@@ -7,10 +7,14 @@ Adaptivity does not change it (Theorem 1.11).
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from scipy.special import log_ndtr
 
 from anechoic._validate import LARGEST, fraction, positive_float, real_number
+
+if TYPE_CHECKING:
+    from dp_accounting.dp_event import DpEvent
 
 #: From this epsilon on amplification is not accounted: nothing is private there.
 UNSAMPLED_FROM = 1e5
@@ -110,3 +114,19 @@ def _smallest(holds, low: float, high: float) -> float:  # type: ignore[no-untyp
             break
         low, high = (low, middle) if holds(middle) else (middle, high)
     return high
+
+
+def gaussian_event(noise_multiplier: float, *, rate: float = 1.0, compositions: int = 1) -> DpEvent:
+    """Return the event of Gaussian releases, each of a Poisson sample.
+
+    Args:
+        noise_multiplier: noise std over the sensitivity of one record, not doubled for replace-one.
+        rate: sampling probability, in (0, 1].
+        compositions: how often, >= 1.
+    """
+    from dp_accounting import dp_event
+
+    event: DpEvent = dp_event.GaussianDpEvent(noise_multiplier)
+    if rate < 1.0:
+        event = dp_event.PoissonSampledDpEvent(rate, event)
+    return event if compositions == 1 else dp_event.SelfComposedDpEvent(event, compositions)

@@ -1,20 +1,23 @@
-"""One amplified mechanism as a part of a composition: its epsilon alone, and a pair that can be composed."""
+"""Amplified mechanisms as parts of a composition: epsilon alone, and a pair to compose; epsilon of events."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from anechoic._validate import fraction, one_of
 from anechoic.accounting.loss_distributions import profile as profiles
 from anechoic.accounting.loss_distributions.sampled_gaussian import (
     log_tail,
     loss_moments,
     sampled_gaussian_pld,
 )
+from anechoic.errors import UnsupportedError
 
 if TYPE_CHECKING:
+    from dp_accounting.dp_event import DpEvent
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 POINTS = 16  # deltas at which a guarantee is asked for where only (epsilon, delta) is known
@@ -106,3 +109,62 @@ def points_of(bound: Callable[[float], float], delta: float) -> list[tuple[float
     ratio = (0.3 / (delta * TAIL)) ** (1.0 / (POINTS - 1))
     deltas = [0.3 / ratio**place for place in range(POINTS)] + [delta]
     return [(bound(each), each) for each in deltas]
+
+
+#: Our adjacency, and the relation of `dp_accounting` that it is.
+RELATIONS = {
+    "zero_out": "REPLACE_SPECIAL",
+    "replace_one": "REPLACE_ONE",
+    "add_or_remove": "ADD_OR_REMOVE_ONE",
+}
+
+
+def epsilon_of(event: DpEvent, delta: float, *, adjacency: str = "add_or_remove") -> float:
+    """Bound epsilon of an event of `dp_accounting`, by its privacy loss distributions, rounded up.
+
+    Args:
+        event: of Gaussian, Laplace, sampled and composed mechanisms, as `Mechanism.dp_event` returns. In a
+            `SampledWithoutReplacementDpEvent` noise is over how far replacing one record moves the sum, as
+            `RdpAccountant` has it.
+        delta: in (0, 1).
+        adjacency: "zero_out", "replace_one" or "add_or_remove".
+
+    Raises:
+        ValueError: for an argument out of range.
+        UnsupportedError: for an event of which no privacy loss distribution is known.
+
+    Example:
+        >>> import dp_accounting
+        >>> from anechoic.accounting import epsilon_of
+        >>> epsilon_of(dp_accounting.GaussianDpEvent(1.0), 1e-5) < 4.38
+        True
+    """
+    from dp_accounting import NeighboringRelation, UnsupportedEventError, dp_event
+    from dp_accounting.pld import PLDAccountant
+
+    class WithFixedSize(PLDAccountant):  # type: ignore[misc]
+        def _maybe_compose(self, event: DpEvent, count: int, do_compose: bool) -> Any:
+            fixed = isinstance(event, dp_event.SampledWithoutReplacementDpEvent) and isinstance(
+                event.event, dp_event.GaussianDpEvent
+            )
+            if not fixed or adjacency == "add_or_remove":
+                return super()._maybe_compose(event, count, do_compose)
+            sigma, rate = 2.0 * event.event.noise_multiplier, event.sample_size / event.source_dataset_size
+            if sigma == 0.0 or not rate < 1.0:
+                return super()._maybe_compose(dp_event.GaussianDpEvent(sigma), count, do_compose)
+            if do_compose:
+                width = self._value_discretization_interval
+                one = sampled_gaussian_pld(sigma, rate, f"{adjacency}_fixed_size", width)
+                self._pld = self._pld.compose(one.self_compose(count))  # type: ignore[has-type]
+            return None
+
+    delta = fraction("delta", delta)
+    relation = RELATIONS[one_of("adjacency", adjacency, tuple(RELATIONS))]
+    accountant = WithFixedSize(NeighboringRelation[relation])
+    try:
+        return float(accountant.compose(event).get_epsilon(delta))
+    except UnsupportedEventError as error:
+        raise UnsupportedError(
+            f"no privacy loss distribution is known here: {error}; batches without replacement have one under"
+            " adjacency='zero_out' and 'replace_one'."
+        ) from error

@@ -58,7 +58,7 @@ def series(r: GeneratingFunction | ArrayLike, n: int) -> Array:
     return np.asarray(scaled[:n] * np.exp(np.arange(n) * (DAMPING / size)))
 
 
-def certified_norm(r: Array, uncertain: float = 0.0) -> tuple[float | None, bool]:
+def certified_norm(r: Array, uncertain: float = 0.0) -> float | None:
     """A proven upper bound of the norm of 1 / r, for a series r known up to errors whose sum is `uncertain`.
 
     Let c be a polynomial, here the first coefficients of 1/r in float64, and r c = 1 + e. If the sum of |e|
@@ -69,9 +69,6 @@ def certified_norm(r: Array, uncertain: float = 0.0) -> tuple[float | None, bool
     Args:
         r: shape (terms,), r_0 != 0.
         uncertain: >= 0, upper bound of the sum of |error| of all coefficients, those beyond `terms` included.
-
-    Returns:
-        The bound, or None; and whether the polynomial itself, were it exact, is proven to have no zero.
     """
     sizes = np.abs(r)
     after = np.cumsum(sizes[::-1])[::-1]
@@ -90,12 +87,10 @@ def certified_norm(r: Array, uncertain: float = 0.0) -> tuple[float | None, bool
         # the residual falls to rounding, and no farther
         if q <= 1e-10 or (q <= 1e-3 and (q > 0.5 * before or 2 * n > FINEST)):
             total = (q + missing) * (1.0 + 1e-9)
-            if not total <= 1e-3:
-                return None, True
-            return float(np.linalg.norm(c)) / (1.0 - total) * (1.0 + 1e-9), True
+            return float(np.linalg.norm(c)) / (1.0 - total) * (1.0 + 1e-9) if total <= 1e-3 else None
         before = q
         n *= 2
-    return None, False
+    return None
 
 
 def _residual_sum(r: Array, c: Array) -> float:

@@ -7,7 +7,7 @@ import math
 import multiprocessing
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
@@ -138,9 +138,7 @@ def planned_arms(flights: int) -> tuple[list[Arm], dict[str, str]]:
     return arms, reasons
 
 
-def train_all(
-    runs: Sequence[Run], jobs: int, console: Console, train: Callable[[Run], float] = train
-) -> Scores:
+def train_all(runs: Sequence[Run], jobs: int, console: Console) -> Scores:
     """Return what each run reached, from worker processes of one thread each, with a bar."""
     if jobs == 0:
         return {run: train(run) for run in track(runs, "Training", console=console)}

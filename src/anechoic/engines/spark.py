@@ -139,11 +139,7 @@ class StreamSink:
         self.stream.add_sums(sums, batch_id=(query, number))
         latest = max((row.latest for row in rows if row.latest is not None), default=_NEVER) - self._delay
         until = latest if self._over is None else math.floor(self._over(frame, number) * _MICROS)
-        self._end_before((until - self._start) // self._every)
-
-    def _end_before(self, closed: int) -> None:
-        """End the steps below `closed` that are open."""
-        closed = min(closed, self.stream.horizon)
+        closed = min((until - self._start) // self._every, self.stream.horizon)
         while self.stream.step < closed:
             group = range(self.stream.step, min(self.stream.step + _GROUP, closed))
             self.stream.end_steps(self.clock.end_of(step) for step in group)

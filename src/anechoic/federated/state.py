@@ -50,11 +50,11 @@ class RunStanding:
 
 
 class RunInMemory:
-    """State that ends with the process; `RunStore` writes files, by methods of these names.
+    """State that ends with the process. `RunStore` has the same methods, and writes files.
 
-    Everything inside `transaction` is kept together or not at all. `charge` writes entries of the ledger,
-    `save_model` all else, and `save` all else but the vectors; `save_noise` is seen with the next `save`,
-    after so many releases as `rows_between` says of a memory of so many rows, and `remember` restores it.
+    What is saved inside one `transaction` is kept together or not at all. `charge` saves entries of the
+    ledger, `save_model` all else but noise, and `save` the same without vectors. `save_noise` saves the
+    memory of the noise, every `rows_between` releases: the next `save` makes it count, `remember` reads it.
 
     Attributes:
         key, salt: of the run.

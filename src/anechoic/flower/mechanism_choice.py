@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from anechoic._validate import one_of
+from anechoic._validate import fraction, one_of, positive_int
 from anechoic.errors import MismatchError
 from anechoic.federated.participation_policy import ParticipationPolicy
 from anechoic.federated.planning import ROUND_CHOICES, Choice, plan_rounds
@@ -15,7 +15,7 @@ from anechoic.mechanism.mechanism import Mechanism
 
 @dataclass(frozen=True)
 class MechanismChoice:
-    """Mechanism, or the name of one and what `plan_rounds` plans it from, `population` for its `clients`.
+    """Mechanism, or what `plan_rounds` makes one from: its `clients` are `population` here.
 
     Raises:
         ValueError: for neither or both of them.
@@ -40,17 +40,17 @@ class MechanismChoice:
 
     def remarks(self, policy: ParticipationPolicy) -> Iterable[str]:
         """Yield warnings of rounds that cannot be meant."""
-        rounds = self.mechanism.steps if isinstance(self.mechanism, Mechanism) else self.rounds
-        if rounds is not None and (remark := policy.remark(rounds)) is not None:
+        given, delta = self.mechanism, self.plan["delta"]
+        rounds = given.steps if isinstance(given, Mechanism) else positive_int("rounds", self.rounds)
+        if (remark := policy.remark(rounds)) is not None:
             yield remark
-        delta = self.plan["delta"]
-        if delta is not None and self.population is not None and delta > 1 / self.population:
+        if delta is not None and fraction("delta", delta) > 1 / positive_int("population", self.population):
             yield (
                 f"delta={delta:g} is more than 1 / population: a mechanism that publishes one client"
                 " whole has such a guarantee. Take one far below it"
             )
 
-    def made(self, *, unit: str, **of_run: Any) -> Mechanism:
+    def mechanism_for(self, *, unit: str, **of_run: Any) -> Mechanism:
         """Return the mechanism for a model; `of_run` are the other arguments of `plan_rounds`.
 
         Raises:

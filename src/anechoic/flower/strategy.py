@@ -129,7 +129,12 @@ class CorrelatedFedOpt(Strategy):
         self._design = MechanismChoice(mechanism, rounds, population, plan)
         for remark in self._design.remarks(policy):
             _log.warning("%s", remark)
-        _check_absolute("state", state)
+        if isinstance(state, str | os.PathLike) and not os.path.isabs(state):
+            raise ValueError(
+                f"state={os.fspath(state)!r} is relative, and a ServerApp runs where its SuperLink was"
+                " started: from another folder it would be another run, with an empty ledger, and spend"
+                f" epsilon once more. Give the absolute path, here {os.path.abspath(state)!r}."
+            )
         if state is not None:
             check_folder(state)
         self._exclude = exclude
@@ -167,9 +172,9 @@ class CorrelatedFedOpt(Strategy):
                 "clip_norm": self.clip_norm,
             }
             size = Layout.of(initial, self._exclude).dimension
-            made = self._design.made(unit=self.identity.unit, dimension=size, **of_run)
+            mechanism = self._design.mechanism_for(unit=self.identity.unit, dimension=size, **of_run)
             options = {"exclude": self._exclude, **of_run, **self._server_options}
-            self.server = Server(initial, mechanism=made, **options)
+            self.server = Server(initial, mechanism=mechanism, **options)
         return self.server
 
     def close(self) -> None:
@@ -365,13 +370,3 @@ def _evaluate(evaluate_fn: EvaluateFn | None, current: int, result: Result) -> N
     if found is not None:
         _log.info("\t└──> round %d: %s", current, dict(found))
         result.evaluate_metrics_serverapp[current] = found
-
-
-def _check_absolute(name: str, path: Any) -> None:
-    """Refuse a path that another working directory would make another file."""
-    if isinstance(path, str | os.PathLike) and not os.path.isabs(path):
-        raise ValueError(
-            f"{name}={os.fspath(path)!r} is relative, and a ServerApp runs where its SuperLink was started:"
-            " from another folder it would be another run, with an empty ledger, and spend epsilon once more."
-            f" Give the absolute path, here {os.path.abspath(path)!r}."
-        )

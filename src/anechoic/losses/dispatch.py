@@ -77,7 +77,8 @@ def error(workload: Workload, strategy: Strategy) -> StepErrors:
     if closed is not None:
         largest, mean, squares = closed
         return StepErrors(n, math.sqrt(largest), math.sqrt(mean), squares, math.sqrt(largest))
-    return _of_squares(_squared_errors(workload, strategy))
+    errors = _squared_errors(workload, strategy)
+    return StepErrors(n, float(np.sqrt(errors.max())), float(np.sqrt(errors.mean())), lambda: errors)
 
 
 @singledispatch
@@ -152,12 +153,6 @@ def _same(workload: Workload, other: Workload | None) -> bool:
     if workload is other or other is None:
         return other is not None
     return workload.is_prefix_sum and other.is_prefix_sum
-
-
-def _of_squares(squares: Array) -> StepErrors:
-    return StepErrors(
-        len(squares), float(np.sqrt(squares.max())), float(np.sqrt(squares.mean())), lambda: squares
-    )
 
 
 def _squared_errors(workload: Workload, strategy: Strategy) -> Array:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from anechoic._serialize import text_of
 from anechoic._validate import fraction, positive_float
 from anechoic.accounting.accountant import Accountant, adjacency_factor
-from anechoic.accounting.events import gaussian_event
+from anechoic.accounting.gaussian import gaussian_event
 from anechoic.errors import MismatchError
 from anechoic.statement.formats import Format, as_cell, as_signed, render
 from anechoic.statement.statement import statement_of

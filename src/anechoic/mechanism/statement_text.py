@@ -67,7 +67,7 @@ def _(mechanism: Mechanism) -> Statement:
     """The statement of a mechanism with a last step."""
     m, unit = mechanism, mechanism.unit
     epsilon = m.epsilon()
-    method, confidence = _evaluation(m, epsilon)
+    method, confidence = (CLOSED_FORM, CERTAIN) if m.accountant is None else m.accountant.evaluation(epsilon)
     adjacency = _adjacency(m.adjacency, unit)
     whole = f"({round_up(epsilon)}, {m.delta!r})-differential privacy of all {m.steps} releases together"
     items = (
@@ -206,8 +206,6 @@ def assemble(
     )
 
 
-# -- sentences -------------------------------------------------------------------------------------
-
 _EXACT = "Gaussian differential privacy of one Gaussian mechanism (exact), which gives (epsilon, delta)-DP"
 
 
@@ -217,11 +215,6 @@ def _adjacency(name: str, unit: str) -> str:
 
 def _notion(m: Mechanism) -> str:
     return _EXACT if m.accountant is None else m.accountant.describe()
-
-
-def _evaluation(m: Mechanism, epsilon: float) -> tuple[str, str]:
-    """(how epsilon is computed: directions and discretisation, what may fail)."""
-    return (CLOSED_FORM, CERTAIN) if m.accountant is None else m.accountant.evaluation(epsilon)
 
 
 def _samples(m: Mechanism) -> dict[str, float | int] | None:

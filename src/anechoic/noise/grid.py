@@ -204,7 +204,7 @@ class Grid:
         return np.asarray((one + other) * (spacing(self.clip_norm, self.bits) / self.divisor))
 
 
-def float_excess(count: float, *, unit: float = 2.0**-24, clipping: float = 2.0**-20) -> float:
+def float_excess(count: float) -> float:
     """By how much removing one of `count` contributions may exceed the clip norm where sums are floats.
 
     Added up in any order, fused or not, k products are off by at most k u / (1 - k u) times the sum of their
@@ -214,12 +214,11 @@ def float_excess(count: float, *, unit: float = 2.0**-24, clipping: float = 2.0*
 
     Args:
         count: k, contributions in the batch.
-        unit: u, 2**-24 for float32.
-        clipping: by what part of the clip norm one clipped contribution exceeds it.
 
     Returns:
         In clip norms; infinity from 1 / u contributions on.
     """
+    unit, clipping = 2.0**-24, 2.0**-20  # of float32; of the clip norm, what a clipped one may exceed it by
     if count * unit >= 1:
         return math.inf
     return clipping + 2 * count * (1 + clipping) * count * unit / (1 - count * unit)

@@ -79,18 +79,14 @@ def advice_for(row: PlanRow, update: UpdateRule, sums: PlanObjective | None = No
     rates, predicted = update.schedule(objective.workload), _in(row, objective)
     if update.kind == "sgd":
         return advice_of(predicted, clip_norm, update, rates)
-    return advice_of_adam(predicted, row.step_noise, update, rates)
+    # Adam and its kin divide the mean gradient by the noise in a step
+    found = advice_of(predicted, update.gain / (ADAM * row.step_noise), UpdateRule(), rates)
+    return replace(found, momentum=None)
 
 
 def _in(row: PlanRow, objective: PlanObjective) -> float:
     """The predicted error of a row in another objective than it was planned for."""
     return row.noise_std * objective.measure(row.mechanism.strategy) / row.batch_size
-
-
-def advice_of_adam(predicted: float, step_noise: float, update: UpdateRule, rates: Array | None) -> Advice:
-    """Of Adam and its kin, from the noise in sums and in a step, by which the mean gradient is divided."""
-    found = advice_of(predicted, update.gain / (ADAM * step_noise), UpdateRule(), rates)
-    return replace(found, momentum=None)
 
 
 def suited_to_rate(

@@ -18,12 +18,12 @@ def round_up(value: float, digits: int = 4) -> str:
     return f"{rounded / 10.0**exponent:.{max(exponent, 0)}f}"
 
 
-def shortened(value: float, digits: int = 6) -> float:
-    """The least number of so many significant digits that is not below `value` >= 0, as a float."""
+def shortened(value: float) -> float:
+    """The least number of six significant digits that is not below `value` >= 0, as a float."""
     if value == 0 or not math.isfinite(value):
         return value
     exact = Decimal(value)
-    return float(exact.quantize(Decimal(1).scaleb(exact.adjusted() + 1 - digits), rounding=ROUND_CEILING))
+    return float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - 5), rounding=ROUND_CEILING))
 
 
 def duration(seconds: float) -> str:

@@ -196,7 +196,7 @@ class EndlessInverse(Endless):
     @cached_property
     def limiting_norm(self) -> float:
         if len(self._r) > EXACT:
-            return generating.certified_norm(self._r)[0] or math.inf
+            return generating.certified_norm(self._r) or math.inf
         squared = generating.stable_norm_squared(self._r)
         return math.sqrt(squared or math.inf) * (1.0 + ROUNDING)
 

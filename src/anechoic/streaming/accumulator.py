@@ -33,9 +33,9 @@ NO_CATEGORY = "without a category"
 
 
 class AddedRecords:
-    """A mark of the records of one accumulator, shared by all that it is merged into: whether they count."""
+    """A mark of the records of one accumulator, shared by all that it is merged into."""
 
-    used = False
+    used = False  #: whether a stream has added them
 
 
 class Accumulator:

@@ -32,7 +32,7 @@ from anechoic.streaming.clock import (
 )
 from anechoic.streaming.distribution import Distribution, Quantiles
 from anechoic.streaming.pending import LATE, OPEN, Columns, PendingSteps
-from anechoic.streaming.release import SHOWN, checked_target, rows_of, write_releases
+from anechoic.streaming.release import SHOWN, rows_of, write_releases
 from anechoic.streaming.sentences import statement, statement_data
 from anechoic.streaming.sources import looks_of, numbers_of, source_of, texts_of, times_of
 from anechoic.streaming.statistic import Statistic
@@ -85,6 +85,7 @@ def _listed(text: str) -> tuple[str, list[str]]:
     return match[1], next(csv.reader([match[2]]))
 
 
+_TABLES = (".csv", ".jsonl", ".ndjson", ".parquet")
 #: Options that a `Stream` has too.
 _OF_STREAM = ("epsilon", "delta", "horizon", "per_step", "unit", "state", "adopt")
 
@@ -92,8 +93,8 @@ _OF_STREAM = ("epsilon", "delta", "horizon", "per_step", "unit", "state", "adopt
 def stream_file(options: Any) -> None:
     """Run the command with parsed options; see `anechoic stream --help`."""
     statistics = statistics_of(options)
-    if options.out is not None:
-        checked_target(options.out)
+    if options.out is not None and options.out.suffix not in _TABLES:
+        raise ValueError(f"out={options.out} must end in .csv, .jsonl or .parquet.")
     for target in (options.out, *(file for _, file in options.statement)):
         if target is not None:
             check_writable(target)  # before anything is released

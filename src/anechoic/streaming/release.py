@@ -160,15 +160,8 @@ def rows_of(releases: Iterable[Release]) -> Iterator[tuple[Any, ...]]:
                 yield (release.step, release.time, name, entry, *cells, float(round_up(release.epsilon, 6)))
 
 
-def checked_target(path: Path) -> Path:
-    """Return `path` if `write_releases` can write it."""
-    if path.suffix not in (".csv", ".jsonl", ".ndjson", ".parquet"):
-        raise ValueError(f"out={path} must end in .csv, .jsonl or .parquet.")
-    return path
-
-
 def write_releases(path: Path, releases: Iterable[Release]) -> None:
-    """Write all releases as a table, by the name of a file that `checked_target` has passed."""
+    """Write all releases as a table: CSV, Parquet, or else JSON, by the name of the file."""
     rows = rows_of(releases)
     if path.suffix == ".parquet":
         import polars

@@ -116,7 +116,7 @@ class Ball(Domain):
         def excess(log_mu: float) -> float:
             return self._norm(respond(y, _exp(log_mu), self.p)) / self.radius - 1.0
 
-        w = respond(y, _exp(_falling_root(excess, 0.0)), self.p)
+        w = respond(y, _exp(_falling_root(excess)), self.p)
         return w * min(1.0, self.radius / self._norm(w))
 
     def contains(self, w: Array) -> bool:
@@ -242,7 +242,7 @@ def _step(y: Array, rate: float, potential: Potential, domain: Domain) -> Array:
     def excess(log_norm: float) -> float:
         return float(np.linalg.norm(given(_exp(log_norm)), ord=p)) / _exp(log_norm) - 1.0
 
-    return given(_exp(_falling_root(excess, 0.0)))
+    return given(_exp(_falling_root(excess)))
 
 
 def optimality_gap(w: Array, y: ArrayLike, rate: float, potential: Potential, domain: Domain) -> float:
@@ -319,9 +319,9 @@ def _bisect(rising: Callable[[Array], Array], low: Array, high: Array) -> Array:
     return np.asarray(0.5 * (low + high))
 
 
-def _falling_root(f: Callable[[float], float], start: float) -> float:
+def _falling_root(f: Callable[[float], float]) -> float:
     """The root of a falling function of a real number, by doubling steps and Brent's method."""
-    low, high, step = start, start, 1.0
+    low, high, step = 0.0, 0.0, 1.0
     while f(low) < 0.0:
         low -= step
         step *= 2.0

@@ -52,7 +52,7 @@ class OptimizedNoise(Optimized):
         """F_inf at rho-zCDP, with the floor of the problem."""
         if self.problem is None:
             raise ValueError("problem=None: give the learning problem that the noise was optimised for.")
-        scale = moderate("clip_norm", clip_norm) / self.problem.batch
+        scale = moderate("clip_norm", clip_norm) / self.problem.batch_size
         return self.problem.floor + scale**2 * self.loss**2 / (2.0 * moderate("rho", rho))
 
 

@@ -35,9 +35,11 @@ SLOWEST = 1e-13
 MOST_DIMENSIONS = 2**24
 
 
-@dataclass(frozen=True, eq=False)
 class LearningProblem(ABC):
     """Modes, weights and floor of a problem. Subclasses are final."""
+
+    learning_rate: float  #: eta
+    batch_size: float  #: examples whose mean gradient is one step, >= 1; the noise is divided by it too
 
     @property
     @abstractmethod
@@ -53,16 +55,6 @@ class LearningProblem(ABC):
     @abstractmethod
     def floor(self) -> float:
         """F_inf without privacy noise."""
-
-    @property
-    @abstractmethod
-    def batch(self) -> float:
-        """Examples whose mean gradient is one step, >= 1; the noise is divided by it too."""
-
-    @property
-    @abstractmethod
-    def rate(self) -> float:
-        """eta."""
 
     def start(self, displacement: ArrayLike | None) -> Array:
         """Squared displacements from the minimiser along each mode at step 0, shape (d,)."""
@@ -180,14 +172,6 @@ class MeanEstimation(LearningProblem):
     def floor(self) -> float:
         return float(self.weights.sum()) * self.residual_std**2 / self.batch_size
 
-    @property
-    def batch(self) -> float:
-        return self.batch_size
-
-    @property
-    def rate(self) -> float:
-        return self.learning_rate
-
     def advance(self, squares: Array, noise: Array | float) -> Array:
         keep, eta = 1.0 - self.learning_rate, self.learning_rate
         return np.asarray(keep * keep * squares + eta * eta * self.residual_std**2 / self.batch_size + noise)
@@ -279,14 +263,6 @@ class LinearRegression(LearningProblem):
     @cached_property
     def floor(self) -> float:
         return self.residual_std**2 * self.feedback / (2.0 * (1.0 - self.feedback))
-
-    @property
-    def batch(self) -> float:
-        return self.batch_size
-
-    @property
-    def rate(self) -> float:
-        return self.learning_rate
 
     def advance(self, squares: Array, noise: Array | float) -> Array:
         gaps, share = self.gaps, self._share

@@ -62,8 +62,8 @@ def regression_bounds(
     References:
         Paper 000, Theorems C.14, C.15 and C.18.
     """
-    if problem.batch != 1:
-        raise ValueError(f"batch_size={problem.batch}: the bounds are those of one example a step.")
+    if problem.batch_size != 1:
+        raise ValueError(f"batch_size={problem.batch_size}: the bounds are those of one example a step.")
     values, eta = np.asarray(problem.eigenvalues), problem.learning_rate
     kurtosis = moderate("kurtosis", kurtosis)
     trace = float(values.sum())
@@ -153,9 +153,9 @@ def clipping_probability(
     Raises:
         ValueError: if an argument is out of range, or batches have more than one example.
     """
-    if problem.batch != 1:
+    if problem.batch_size != 1:
         raise ValueError(
-            f"batch_size={problem.batch}: single gradients are clipped; take one example a step."
+            f"batch_size={problem.batch_size}: single gradients are clipped; take one example a step."
         )
     values = np.asarray(problem.eigenvalues)
     trace, variance = float(values.sum()), problem.residual_std**2
@@ -288,7 +288,7 @@ def finite_time_rates(
 def _small_steps(problem: LinearRegression) -> tuple[Array, float]:
     values, eta = np.asarray(problem.eigenvalues), problem.learning_rate
     moment = float(values.sum() + 2.0 * values.max())
-    if problem.batch != 1 or eta * moment >= 1.0:
+    if problem.batch_size != 1 or eta * moment >= 1.0:
         raise ValueError(
             f"learning_rate={eta} must be below 1 / (tr(H) + 2 max eigenvalue) = {1.0 / moment:.6g}, with one"
             " example a step: the theorem is not proven beyond. `trajectory` is exact there too."

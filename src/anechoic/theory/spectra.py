@@ -214,7 +214,7 @@ def _(noise: EndlessBands) -> None:
     stable = (
         generating.stable_norm_squared(band) is not None
         if len(band) <= EXACT
-        else generating.certified_norm(band)[0] is not None
+        else generating.certified_norm(band) is not None
     )
     if not stable:
         raise ValueError(

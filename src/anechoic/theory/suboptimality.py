@@ -142,7 +142,7 @@ def _squares(
     std = noise_std(noise, problem, strategy.largest_column_norm(), rho, clip_norm)
     squares = problem.start(displacement)
     yield squares
-    unit = (problem.rate * std) ** 2
+    unit = (problem.learning_rate * std) ** 2
     make = _toeplitz_noise if strategy.structure.toeplitz else _general_noise
     for added in make(strategy, 1.0 - problem.gaps):
         squares = problem.advance(squares, unit * added)
@@ -229,18 +229,18 @@ def noise_std(
             raise ValueError(
                 "rho=None: a strategy does not say how much noise there is: give rho, or pass a mechanism."
             )
-        if not math.isfinite(problem.batch):
+        if not math.isfinite(problem.batch_size):
             raise ValueError(
                 "batch_size=inf has no noise per example: pass a mechanism, whose own batch size divides it."
             )
         gamma *= moderate("clip_norm", clip_norm)
-        return gamma / math.sqrt(2.0 * moderate("rho", rho)) / problem.batch
+        return gamma / math.sqrt(2.0 * moderate("rho", rho)) / problem.batch_size
     if rho is not None:
         raise ValueError(f"rho={rho} beside a mechanism: it has its noise already. Leave rho out.")
     std, batch = known
-    if math.isfinite(problem.batch) and not math.isclose(batch, problem.batch, rel_tol=1e-12):
+    if math.isfinite(problem.batch_size) and not math.isclose(batch, problem.batch_size, rel_tol=1e-12):
         raise ValueError(
-            f"batch_size={problem.batch:g} of the problem is not the {batch:g} of the mechanism: give both"
-            " the same (the gradients' own noise and the privacy noise shrink with it)."
+            f"batch_size={problem.batch_size:g} of the problem is not the {batch:g} of the mechanism: give"
+            " both the same (the gradients' own noise and the privacy noise shrink with it)."
         )
     return std / batch

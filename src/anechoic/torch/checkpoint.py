@@ -35,7 +35,7 @@ from anechoic.statement.software import version_of
 from anechoic.torch.generators import as_data, from_data, restore, states
 from anechoic.torch.noise_adder import RanksError
 from anechoic.torch.optimizer import unstamped
-from anechoic.torch.run import PrivateRun, drawn_by
+from anechoic.torch.run import PrivateRun, drawn_digest
 
 logger = logging.getLogger("anechoic")
 MAGIC = b"anechoic checkpoint 1\n"
@@ -92,7 +92,7 @@ def _content(run: PrivateRun, keys: bool) -> dict[str, Any]:
         "rng": as_data(states(cuda=True)),
         "environment": environment(run.source.device),
         "sync_every": run.recorder.sync_every,
-        "drawn": drawn_by(
+        "drawn": drawn_digest(
             *(None if keys else noise, run.loader.feed.batches, run.ledger.releases),
             *(run.mechanism, run.keys.noise),
         ),

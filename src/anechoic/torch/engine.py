@@ -320,7 +320,7 @@ class PrivacyEngine(NonPicklable):
         whole mechanism.
         """
         run = self._current()
-        return run.history.epsilon(delta, max(run.ledger.releases, run.recorder.made(run.keys.noise)))
+        return run.history.epsilon(delta, max(run.ledger.releases, run.recorder.recorded(run.keys.noise)))
 
     def charge(
         self, what: Mechanism | Mapping[str, Any], *mechanisms: Mechanism, releases: int | None = None

@@ -40,15 +40,16 @@ def _of_users(name: str) -> Any:
 def _of_run(name: str, where: str) -> Any:
     """Property of the run, which stays: the mechanism was calibrated for it."""
 
-    def refuse(self: CorrelatedOptimizer, value: Any) -> NoReturn:
-        raise MismatchError(
-            f"optimizer.{name} stays {getattr(self, name)} for the whole run, which is calibrated for it, and"
-            f" was set to {value}: leave out what sets it (a noise scheduler or a grad_clip scheduler of"
-            " Opacus: no ExponentialNoise(optimizer, …), and no step() of it). Another value needs another"
-            " mechanism, in a run of its own."
-        )
+    def keep(self: CorrelatedOptimizer, value: Any) -> None:
+        if value != (known := getattr(self, name)):
+            raise MismatchError(
+                f"optimizer.{name} stays {known} for the whole run, which is calibrated for it, and was set to"
+                f" {value}: leave out what sets it (a noise scheduler or a grad_clip scheduler of Opacus:"
+                " no ExponentialNoise(optimizer, …), and no step() of it). Another value needs another"
+                " mechanism, in a run of its own."
+            )
 
-    return property(attrgetter(where), refuse)
+    return property(attrgetter(where), keep)
 
 
 class CorrelatedOptimizer(NonPicklable, Optimizer):

@@ -131,11 +131,6 @@ _SUMS = (optim.ASGD, CorrectedAdam, *([optim.Muon] if hasattr(optim, "Muon") els
 MOST_DECAY = 0.5
 
 
-def optimizer_kind(optimizer: optim.Optimizer) -> OptimizerKind:
-    """Tell what a plan needs to know of an optimizer: "adam" for unknown ones."""
-    return "sgd" if isinstance(optimizer, optim.SGD) else "sums" if isinstance(optimizer, _SUMS) else "adam"
-
-
 def tell_noise(optimizer: optim.Optimizer, mechanism: Mechanism, loss_reduction: str) -> None:
     """Tell `CorrectedAdam` what the noise of each step is."""
     if not isinstance(optimizer, CorrectedAdam):
@@ -162,8 +157,9 @@ def independent_noise_std(mechanism: Mechanism) -> float:
 
 @update_of.register
 def _(optimizer: optim.Optimizer) -> UpdateRule:
-    """Of the group with the most parameters."""
-    kind = optimizer_kind(optimizer)
+    """Of the group with the most parameters; unknown optimizers are taken for kin of Adam."""
+    kind: OptimizerKind = "sums" if isinstance(optimizer, _SUMS) else "adam"
+    kind = "sgd" if isinstance(optimizer, optim.SGD) else kind
     group = max(optimizer.param_groups, key=_size)
     rate = max(float(group.get(name, 0.0)) for name in ("initial_lr", "max_lr", "lr"))
     beta = float(group["betas"][0] if "betas" in group else group.get("momentum", 0.0))

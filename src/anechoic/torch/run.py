@@ -165,7 +165,7 @@ class PrivateRun(BatchHooks, NonPicklable):
             again = past.state_dict(copy=False)
         state = stream.restore(dict(noise or again or {}))
         batches = self.batches_under(sampling_key)
-        if drawn_by(again, batches, state.step, self.mechanism, noise_key) != drawn:
+        if drawn_digest(again, batches, state.step, self.mechanism, noise_key) != drawn:
             raise ReplayError(
                 "noise or batches under the keys of the checkpoint come out as others here: resume with the"
                 " numpy and torch that drew them (a RecordStream: with the same records in the same order)."
@@ -190,7 +190,7 @@ def latest_run(thing: Any) -> PrivateRun | None:
     return None if found is None else found()
 
 
-def drawn_by(
+def drawn_digest(
     noise: Mapping[str, Any] | None, batches: Batches, step: int, mechanism: Mechanism, noise_key: bytes
 ) -> str:
     """Return a keyed digest of batch `step`, and of `noise`, a state that is not saved."""
@@ -227,7 +227,7 @@ class RunJournal:
         self.sync_every = sync_every
         self.journal: Journal | None = None
 
-    def made(self, noise_key: bytes) -> int:
+    def recorded(self, noise_key: bytes) -> int:
         """Count the releases under `noise_key` that the journal has: 0 where there is none.
 
         A resumed run stands before the end of its journal until it has repeated what follows its checkpoint.

@@ -172,7 +172,8 @@ class Guard:
         elif now[name][1] != known[name][1]:
             what = "was unfrozen" if now[name][1] else "was frozen"
         else:
-            what = "was moved, cast or given another shape"
+            cast = f"{name} is {now[name][2:]}, and was {known[name][2:]}: move and cast the model before"
+            raise MismatchError(f"{cast} make_private. Nothing was released.")
         raise MismatchError(
             f"{name} {what} after make_private: it is not among the parameters whose gradients are clipped"
             " and get noise, and whatever else trains it would show the data. Nothing was released. Build the"

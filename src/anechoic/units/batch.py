@@ -42,10 +42,6 @@ class UnitBatch:
         """Rows of the largest item, 0 in an empty batch."""
         return int(np.bincount(self.items, minlength=1).max())
 
-    def rows_of(self, item: int) -> Indices:
-        """The rows of one item, ascending."""
-        return np.flatnonzero(self.items == item)
-
     def only(self, chosen: Iterable[int]) -> UnitBatch:
         """The rows of the chosen items, item by item, with the items renumbered in the order given."""
         wanted = np.asarray(list(chosen), dtype=np.int64)

@@ -111,16 +111,12 @@ class Nesterov(_WithMomentum):
     """
 
     @property
-    def _numerator(self) -> Array:
-        return np.array([1.0 + self.momentum, -self.momentum])[: self.n]
-
-    @property
     def inverse_coefficients(self) -> Array:
         return self._undo(impulse(self.n))
 
     @property
     def fraction(self) -> tuple[Array, Array]:
-        return self._numerator, self._denominator
+        return np.array([1.0 + self.momentum, -self.momentum])[: self.n], self._denominator
 
     def _apply(self, x: Array) -> Array:
         moves = x + self.momentum * decaying_sums(self.momentum, x)

@@ -257,4 +257,4 @@ def test_a_journal_without_tables_has_no_releases(tmp_path):
     with contextlib.closing(sqlite3.connect(place)) as database:
         database.execute("PRAGMA journal_mode=WAL")
     assert place.stat().st_size > 0
-    assert RunJournal(None, path=place).made(bytes(32)) == 0
+    assert RunJournal(None, path=place).recorded(bytes(32)) == 0

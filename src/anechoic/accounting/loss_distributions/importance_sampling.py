@@ -215,8 +215,6 @@ class TiltedPair(ABC):
             low, high = (low, middle) if delta_at(middle) <= aim else (middle, high)
         return high
 
-    # -- sampling ------------------------------------------------------------------------------
-
     def _drawn(self, samples: int, seed: int) -> list[tuple[str, int, Any]]:
         count = min(positive_int("samples", samples), max(2000, 2**25 // self.numbers))
         return [

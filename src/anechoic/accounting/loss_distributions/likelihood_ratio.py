@@ -301,7 +301,9 @@ def _sum_masses(a: Ratio, b: Ratio) -> tuple[int, Array, float]:
         reach = reach[start:]
         inside = np.minimum(reach, end)
         count = np.cumsum(smaller.mass)[inside]
-        total = _decayed(smaller.mass, width)[inside] * np.exp(-width * (reach - inside))
+        # sum over j <= i of mass[j] exp(-width (i - j))
+        decayed = toeplitz.divided(smaller.mass, np.array([1.0, -math.exp(-width)]))
+        total = decayed[inside] * np.exp(-width * (reach - inside))
         share = total * math.exp(-near * width) / math.expm1(width)  # its mean decides
         place = larger.first + start - lowest
         out[place : place + len(reach)] += larger.mass[start:] * (count - share)
@@ -329,11 +331,6 @@ def _put(out: Array, lowest: int, ratio: Ratio, share: float) -> float:
     first = ratio.first + below - lowest
     out[first : first + len(ratio.mass) - below] += share * ratio.mass[below:]
     return float(low.sum()) - float(up.sum())
-
-
-def _decayed(values: Array, width: float) -> Array:
-    """sum over j <= i of values[j] exp(-width (i - j))."""
-    return toeplitz.divided(values, np.array([1.0, -math.exp(-width)]))
 
 
 def normal_cells(z: Array) -> Array:

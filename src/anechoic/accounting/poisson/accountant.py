@@ -14,8 +14,7 @@ from anechoic.accounting.accountant import (
     accountant_of,
     only_deterministic,
 )
-from anechoic.accounting.events import gaussian_event
-from anechoic.accounting.gaussian import UNSAMPLED_FROM
+from anechoic.accounting.gaussian import UNSAMPLED_FROM, gaussian_event
 from anechoic.accounting.poisson.epsilon import (
     INTERVALS,
     least_noise_from,

@@ -102,7 +102,8 @@ def unsampled_noise(epsilon: float, delta: float, compositions: int, *, adjacenc
 
 def taking_part(rate: float, compositions: int) -> float:
     """Probability of taking part in any release, rounded up."""
-    return -math.expm1(compositions * log_absent(rate)) * (1 + ROUNDING)
+    absent = math.log1p(-rate) if rate < 1 else -math.inf
+    return -math.expm1(compositions * absent) * (1 + ROUNDING)
 
 
 def least_noise_from(
@@ -142,11 +143,6 @@ def sampling_rate(rate: float) -> float:
     if not 0 < number <= 1:
         raise ValueError(f"rate={rate!r} is a sampling probability and must lie in (0, 1].")
     return number
-
-
-def log_absent(rate: float) -> float:
-    """log of the probability of not taking part in one release."""
-    return math.log1p(-rate) if rate < 1 else -math.inf
 
 
 def _unsampled_mu(noise_multiplier: float, compositions: int, adjacency: str) -> float:

@@ -114,7 +114,7 @@ class BinsNoise:
         worst, folded = profiles[place], self._folded[place]
         count = len(folded)
         gradient = self._correlation(folded, worst.by_u)
-        gradient += self._gram_pullback(means, self._gram_weights(worst, place, count))
+        gradient += self._gram_pullback(means, self._gram_weights(worst, place))
         return float(worst.values.mean()), gradient / count
 
     # -- the profile ---------------------------------------------------------------------------
@@ -139,7 +139,7 @@ class BinsNoise:
         by_u = (tilt / self.bins * values)[:, None] - slopes
         return _Profile(values, by_u, slopes.sum(axis=0), tilt)
 
-    def _gram_weights(self, profile: _Profile, place: int, count: int) -> Array:
+    def _gram_weights(self, profile: _Profile, place: int) -> Array:
         """Derivative of the sum of the values by each entry of the Gram matrix, z fixed; shape (b, b)."""
         b, tilt = self.bins, profile.tilt
         weights = np.diag(profile.by_own / 2)

@@ -126,9 +126,8 @@ def _objective_of(
     loss: LossNorm,
     progress: Callable[[int, float], None] | None,
 ) -> BLTObjective:
-    kind, squared_error = _error_of(workload, loss)
     pattern = periodic_pattern(participation, workload.n)
-    return BLTObjective(workload.n, *pattern, kind, squared_error, progress)
+    return BLTObjective(workload.n, *pattern, *_error_of(workload, loss), progress)
 
 
 def _growing(objective: BLTObjective, worth: float) -> Iterator[_Point]:
@@ -145,23 +144,23 @@ def _growing(objective: BLTObjective, worth: float) -> Iterator[_Point]:
 def _error_of(workload: Workload, loss: LossNorm) -> tuple[float, SquaredError | None]:
     """Weight of the last error beside the mean, for prefix sums, and the error of anything else."""
     share = weight_of_the_last(loss, workload.n)
-    kind = 1.0 if share is None else share
+    last = 1.0 if share is None else share
     if workload.is_prefix_sum and share is not None:
-        return kind, None
+        return last, None
     if workload.restarts is not None and workload.restarts[0].is_toeplitz:
         _check_materialised(workload, "restarts have no closed form")
-        return kind, MaterialisedError(workload.restarts[0].coefficients, quadratic_form(workload, loss)[1])
+        return last, MaterialisedError(workload.restarts[0].coefficients, quadratic_form(workload, loss)[1])
     if share is not None and workload.is_toeplitz:
         short = RecurrentError.of(workload, SHORT, last=share)
         if short is not None:
-            return kind, short
+            return last, short
     short_of = f"workload={type(workload).__name__} has no short recursion"
     what = "loss has weights" if share is None else short_of
     if workload.rates is not None:
         what = "learning rates vary"
     _check_materialised(workload, what)
     _, form = quadratic_form(workload, loss)  # refuses what has no coefficients
-    return kind, MaterialisedError(workload.coefficients, form)
+    return last, MaterialisedError(workload.coefficients, form)
 
 
 def _check_materialised(workload: Workload, what: str) -> None:

@@ -245,7 +245,11 @@ class ProcessParts(NamedTuple):
 
 @dataclass(frozen=True)
 class BatchPartition:
-    """Partition of batches into parts of `rows` rows, or as many as the largest unit brings to a step."""
+    """Partition of batches into parts of `rows` rows, or as many as the largest unit brings to a step.
+
+    How a kernel rounds depends on the shape that it works on. A process takes whole parts, so a part gives
+    the same sums whoever works on it.
+    """
 
     rows: int
     rank: int = 0

@@ -130,8 +130,8 @@ def build_run(
     clipping = clipping_of(setup.clipping, setup.max_grad_norm, names, mechanism)
     rows, chunk = _usual_rows(setup, mechanism), None if share is None else share.rows
     with ExitStack() as undo:  # whatever fails half-way leaves module and optimizer as they were
-        made = source_class(setup.grad_sample_mode)
-        source = made(setup, clipping, ledger, rows=rows, chunk=chunk)  # it attaches itself to the module
+        of_mode = source_class(setup.grad_sample_mode)
+        source = of_mode(setup, clipping, ledger, rows=rows, chunk=chunk)  # attaches itself to the module
         undo.callback(source.detach)
         divisor = 1.0 if setup.loss_reduction == "sum" else mechanism.expected_batch_size
         release = NoiseAdder(mechanism, ledger, source.parameters, divisor, ranks)

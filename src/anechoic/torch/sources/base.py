@@ -90,8 +90,6 @@ class GradientSource(ABC):
         self.seed: Callable[..., None] = lambda *_: None
         self.batch: LabelledBatch | None = None
 
-    # -- a step --------------------------------------------------------------------------------
-
     def on_delivery(self, delivery: Delivery) -> None:
         """Follow the rows of a batch in hand."""
         self.discard_sums()

@@ -228,7 +228,7 @@ def check_not_mixing(layers: Iterable[nn.Module]) -> None:
         if not isinstance(layer, MIXING):
             continue
         if layer.running_mean is None and layer.running_var is None:
-            what, rest = "keeps no running statistics (track_running_stats=False), in eval() mode too", ""
+            what, rest = "keeps no running statistics (track_running_stats=False): eval() does not help", ""
         elif layer.training:
             what, rest = "is in train() mode", "Keep it in eval() mode throughout, or replace it. "
         else:
@@ -237,7 +237,7 @@ def check_not_mixing(layers: Iterable[nn.Module]) -> None:
         if type(layer) not in _KNOWN:
             how = "by hand, with what else the layer does (an activation): no tool knows subclasses."
         raise GuaranteeError(
-            f"a batch normalisation layer ({type(layer).__name__}) {what}: it mixes the examples of a batch,"
+            f"a batch normalisation layer ({type(layer).__name__}) {what}. It mixes the examples of a batch,"
             f" and clipping one example's gradient does not bound what it changes. {rest}Put nn.GroupNorm in"
             f" its place before the optimizer is made, {how}"
         )
