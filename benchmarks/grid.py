@@ -33,7 +33,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the studies stand beside the benchmarks
 from adaptive.cells import Arm, Cell, Order, Results
 from adaptive.claim import claim
-from adaptive.table import tables
+from adaptive.table import compared, settings, tables
 from adaptive.tasks import TASKS
 
 ORDERS: tuple[Order, ...] = ("fixed", "drawn")
@@ -72,8 +72,22 @@ def cells(results: Results) -> Iterator[Cell]:
         yield from group(task, epsilon, *way)
     for epsilon, task, way in product((3.0, 1.0), ("lora", "transformer", "cnn"), (MOMENTUM, ADAM)):
         yield from group(task, epsilon, *way)
+    yield from at_rates(results)
     for epsilon, task, way in product((3.0, 8.0), (*small, "mlp", "lora", "cnn", "transformer"), LATER):
         yield from group(task, epsilon, *way)
+    yield from at_rates(results)
+
+
+def at_rates(results: Results) -> Iterator[Cell]:
+    """Plans at the best rate of independent noise: first where noise planned for sums is below it there."""
+    found = []
+    for one, order in product(settings(results), ORDERS):
+        alone = replace(one, order=order, arm="independent")
+        if results.of(alone) and results.of(plan := replace(alone, arm="default")):
+            cell = results.at_rate(alone)
+            below = cell.rate in results.of(plan) and compared(results, plan, alone, cell.rate)[1] < 0
+            found.append((not below, cell.task in ("cnn", "lora", "transformer"), cell))
+    yield from (cell for *_, cell in sorted(found, key=lambda one: one[:2]))
 
 
 def slopes(results: Results) -> Iterator[Cell]:
