@@ -59,6 +59,7 @@ def group(
 
 def cells(results: Results) -> Iterator[Cell]:
     """The most telling ones first."""
+    yield from at_rates(results)  # of runs before this one
     for epsilon in (2.0, 3.0, 8.0, 0.5, 1.0):
         yield from group("mlp", epsilon, *MOMENTUM, engine=epsilon == 2.0)
     for task, epsilon in product(("digits", "mlp"), (3.0, 2.0)):
@@ -72,7 +73,6 @@ def cells(results: Results) -> Iterator[Cell]:
         yield from group(task, epsilon, *way)
     for epsilon, task, way in product((3.0, 1.0), ("lora", "transformer", "cnn"), (MOMENTUM, ADAM)):
         yield from group(task, epsilon, *way)
-    yield from at_rates(results)
     for epsilon, task, way in product((3.0, 8.0), (*small, "mlp", "lora", "cnn", "transformer"), LATER):
         yield from group(task, epsilon, *way)
     yield from at_rates(results)
