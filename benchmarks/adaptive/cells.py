@@ -37,6 +37,7 @@ Arm = Literal[
     "DP-SGD", "banded", "independent", "default", "default at the rate of independent noise", "engine",
     "no noise",
 ]  # fmt: skip
+AT_RATE: Arm = "default at the rate of independent noise"
 #: Arms that may have the mechanism of another one.
 PARTNERS: dict[Arm, Arm] = {"banded": "DP-SGD", "default": "independent"}
 #: What the plan is told, where the rates of what has no advice begin, and how it is made.
@@ -222,7 +223,7 @@ class Results:
 
     def at_rate(self, alone: Cell) -> Cell:
         """The plan of an optimizer at the best rate of `alone`, independent noise."""
-        return replace(alone, arm="default at the rate of independent noise", rate=self.best(alone))
+        return replace(alone, arm=AT_RATE, rate=self.best(alone))
 
     def at_end(self, cell: Cell) -> bool:
         """Whether the best rate has no worse one to both sides."""
