@@ -9,8 +9,9 @@
 Cells, in the order of `cells`: a task of `adaptive/tasks.py`, epsilon, batches in a fixed order or drawn, an
 optimizer and a schedule. Arms: DP-SGD (Poisson sampling; in a fixed order it is what these batches would have
 if they might be drawn in secret), the best of it and of banded noise under cyclic Poisson sampling,
-independent noise in the same scheme (drawn: random allocation), the plan, no noise, and the plan by
-`make_private_with_epsilon` at the rate of its advice. Every arm has six learning rates, two apart, and more
+independent noise in the same scheme (drawn: random allocation), the plan, no noise, the plan that reads the
+best rate of independent noise from the optimizer, trained at it alone, and the plan by
+`make_private_with_epsilon` at the rate of its advice. The others have six learning rates, two apart, and more
 until none has its best one at an end. That the best is chosen on test examples flatters all arms alike.
 Metric: accuracy of the last iterate, or the area under the ROC curve.
 
