@@ -294,8 +294,7 @@ class Results:
         if other == cell or not theirs or any(plan[k] != self.plans[other][k] for k in same):
             return
         for rate, each in [*theirs.items()]:
-            fresh = [seed for seed in each if seed not in mine.get(rate, {})]
-            if fresh and cell.rate in (0.0, rate):
+            if cell.rate in (0.0, rate) and (fresh := [s for s in each if s not in mine.get(rate, {})]):
                 self._record(cell, [rate], fresh, np.array([[each[seed]] for seed in fresh]))
 
     def _advised(self, cell: Cell) -> float:

@@ -97,16 +97,14 @@ def compared(results: Results, cell: Cell, other: Cell, rate: float | None = Non
 def summary(results: Results) -> str:
     """Cells in which an arm is above or below another one by two standard errors, and the gain where below.
 
-    Each at its own best rate; "at its rate": the first too at that of the other. A plan that reads the rate
-    is trained at no other one.
+    Each at its own best rate, or at the one that it reads; "at its rate": the first at that of the other.
     """
     lines, lost = [["batches", "arm", "less", "cells", "median", "above", "below", "below at its rate"]], []
     for order, arm, less in PAIRS:
         found, there, names = [], [], [NAMES[name] for name in (order, arm, less)]
         for cell in (replace(one, order=order, arm=arm) for one in settings(results)):
             other = replace(cell, arm=less)
-            if arm == AT_RATE and results.of(other):
-                cell = results.at_rate(other)
+            cell = results.at_rate(other) if arm == AT_RATE and results.of(other) else cell
             if results.of(cell) and results.of(other):
                 found.append(compared(results, cell, other))
                 rate = results.best(other)
