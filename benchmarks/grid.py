@@ -9,8 +9,9 @@
 Cells, in the order of `cells`: a task of `adaptive/tasks.py`, epsilon, batches in a fixed order or drawn, an
 optimizer and a schedule. Arms: DP-SGD (Poisson sampling; in a fixed order it is what these batches would have
 if they might be drawn in secret), the best of it and of banded noise under cyclic Poisson sampling,
-independent noise in the same scheme (drawn: random allocation), the plan, no noise, and the plan by
-`make_private_with_epsilon` at the rate of its advice. Every arm has six learning rates, two apart, and more
+independent noise in the same scheme (drawn: random allocation), the plan, no noise, the plan that reads the
+best rate of independent noise from the optimizer, trained at it alone, and the plan by
+`make_private_with_epsilon` at the rate of its advice. The others have six learning rates, two apart, and more
 until none has its best one at an end. That the best is chosen on test examples flatters all arms alike.
 Metric: accuracy of the last iterate, or the area under the ROC curve.
 
@@ -33,7 +34,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the studies stand beside the benchmarks
 from adaptive.cells import Arm, Cell, Order, Results
 from adaptive.claim import claim
-from adaptive.table import tables
+from adaptive.table import compared, settings, tables
 from adaptive.tasks import TASKS
 
 ORDERS: tuple[Order, ...] = ("fixed", "drawn")
@@ -59,6 +60,7 @@ def group(
 
 def cells(results: Results) -> Iterator[Cell]:
     """The most telling ones first."""
+    yield from at_rates(results)  # of runs before this one
     for epsilon in (2.0, 3.0, 8.0, 0.5, 1.0):
         yield from group("mlp", epsilon, *MOMENTUM, engine=epsilon == 2.0)
     for task, epsilon in product(("digits", "mlp"), (3.0, 2.0)):
@@ -74,6 +76,19 @@ def cells(results: Results) -> Iterator[Cell]:
         yield from group(task, epsilon, *way)
     for epsilon, task, way in product((3.0, 8.0), (*small, "mlp", "lora", "cnn", "transformer"), LATER):
         yield from group(task, epsilon, *way)
+    yield from at_rates(results)
+
+
+def at_rates(results: Results) -> Iterator[Cell]:
+    """Plans at the best rate of independent noise: first where noise planned for sums is below it there."""
+    found = []
+    for one, order in product(settings(results), ORDERS):
+        alone = replace(one, order=order, arm="independent")
+        if results.of(alone) and results.of(plan := replace(alone, arm="default")):
+            cell = results.at_rate(alone)
+            below = cell.rate in results.of(plan) and compared(results, plan, alone, cell.rate)[1] < 0
+            found.append((not below, cell.task in ("cnn", "lora", "transformer"), cell))
+    yield from (cell for *_, cell in sorted(found, key=lambda one: one[:2]))
 
 
 def slopes(results: Results) -> Iterator[Cell]:

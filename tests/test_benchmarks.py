@@ -107,6 +107,19 @@ def test_seeds_of_the_grid_are_trained_once_and_those_of_all_rates_count(grid):
         found.train(cell, [8.0], 2)
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_plan_that_reads_the_rate_is_trained_at_it_alone(grid, shared):
+    cell, results, asked = grid
+    order, found = "drawn" if shared else "fixed", results()
+    alone = replace(cell, order=order, optimizer="Adam", schedule="constant")
+    found.train(alone, [0.01, 0.02], 2)
+    found.complete(plan := found.at_rate(alone), 3)
+    assert asked[1:] == ([] if shared else [(plan.arm, 1, [0, 1])])
+    assert {rate: len(metrics) for rate, metrics in found.of(plan).items()} == {0.02: 2}
+    assert (found.plans[plan]["name"] == "Identity") == shared
+    assert results().of(plan).keys() == {0.02}  # as it was written
+
+
 def test_the_grid_has_cells_of_every_task_whatever_was_trained(adaptive, tmp_path):
     results = adaptive("cells").Results(tmp_path / "grid.jsonl", tmp_path)
     found = importlib.import_module("grid").cells(results)

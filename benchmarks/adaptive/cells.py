@@ -31,8 +31,13 @@ from anechoic.torch import PrivacyEngine
 
 Order = Literal["fixed", "drawn"]
 #: Poisson sampling and independent noise; the best of that and banded noise with cyclic Poisson sampling;
-#: independent noise in the order or by random allocation; the plan; the same by `PrivacyEngine`; no noise.
-Arm = Literal["DP-SGD", "banded", "independent", "default", "engine", "no noise"]
+#: independent noise in the order or by random allocation; the plan; the plan that reads the best rate of
+#: independent noise from the optimizer, trained at it; the plan by `PrivacyEngine`; no noise.
+Arm = Literal[
+    "DP-SGD", "banded", "independent", "default", "default at the rate of independent noise", "engine",
+    "no noise",
+]  # fmt: skip
+AT_RATE: Arm = "default at the rate of independent noise"
 #: Arms that may have the mechanism of another one.
 PARTNERS: dict[Arm, Arm] = {"banded": "DP-SGD", "default": "independent"}
 #: What the plan is told, where the rates of what has no advice begin, and how it is made.
@@ -52,6 +57,7 @@ class Cell:
     Attributes:
         clip: clip norm.
         scale: what the noise is multiplied with: a study of utility, without the guarantee unless it is 1.
+        rate: of the optimizer that the plan reads; 0 where it reads none.
     """
 
     task: str
@@ -62,6 +68,7 @@ class Cell:
     arm: Arm
     clip: float = 1.0
     scale: float = 1.0
+    rate: float = 0.0
 
     def __post_init__(self) -> None:
         if self.arm == "no noise":  # one for all epsilon
@@ -78,8 +85,11 @@ class Cell:
 @cache
 def planned(task: Task, cell: Cell) -> Plan:
     told: dict[str, Any] = {}
+    rule, _, made = OPTIMIZERS[cell.optimizer]
     if cell.arm == "banded":
         told = {"strategy": ["identity", "banded_toeplitz"], "sampling": ["poisson", "cyclic_poisson"]}
+    elif cell.rate:
+        rule = made([nn.Parameter(torch.zeros(1))], lr=cell.rate)
     elif cell.arm != "default":
         schemes = {"DP-SGD": "poisson", "independent": "random_allocation"}
         scheme = schemes[cell.arm] if cell.order == "drawn" else "fixed_order"
@@ -87,7 +97,7 @@ def planned(task: Task, cell: Cell) -> Plan:
     return an.plan(
         examples=task.examples, batch_size=task.batch_size, epochs=task.epochs, dimension=task.dimension,
         epsilon=cell.epsilon or 1.0, delta=task.delta, random_sampling=cell.order == "drawn",
-        optimizer=OPTIMIZERS[cell.optimizer][0], scheduler=cell.schedule, **told,
+        optimizer=rule, scheduler=cell.schedule, **told,
     )  # fmt: skip
 
 
@@ -211,6 +221,10 @@ class Results:
         found = self.of(cell)
         return max(found, key=lambda rate: float(found[rate].mean()))
 
+    def at_rate(self, alone: Cell) -> Cell:
+        """The plan of an optimizer at the best rate of `alone`, independent noise."""
+        return replace(alone, arm=AT_RATE, rate=self.best(alone))
+
     def at_end(self, cell: Cell) -> bool:
         """Whether the best rate has no worse one to both sides."""
         return self.best(cell) in (min(self.cells[cell]), max(self.cells[cell]))
@@ -244,7 +258,7 @@ class Results:
             task = task_of(cell.task, self._data)
             few = np.quantile(task.norms().numpy(), [0.1, 0.5, 0.9])
             self._write({"task": task.name, "norms": [round(float(norm), 3) for norm in few]})
-        short = {k: v for k, v in asdict(cell).items() if (k, v) not in (("clip", 1.0), ("scale", 1.0))}
+        short = {k: v for k, v in asdict(cell).items() if v != getattr(Cell, k, None)}  # no defaults
         columns = [[round(float(v), 5) for v in column] for column in metrics.T]
         self._write({**short, "plan": self._facts(cell), "seeds": seeds, "rates": rates, "metrics": columns})
 
@@ -252,6 +266,12 @@ class Results:
         """At six rates around the advised one, two apart, at it, and beyond until the best is at no end."""
         if cell.arm == "engine":
             self.train(cell, [0.0], seeds)
+            return
+        if cell.rate:
+            alone = replace(cell, arm="independent", rate=0.0)
+            self._share(cell, alone)
+            self._share(cell, replace(alone, arm="default"))
+            self.train(cell, [cell.rate], len(self.of(alone)[cell.rate]))
             return
         self._share(cell, replace(cell, arm=PARTNERS.get(cell.arm, cell.arm)))
         rate = self._advised(cell)
@@ -267,13 +287,14 @@ class Results:
             self.train(cell, [best / 2, best / 4] if down else [2 * best, 4 * best], seeds)
 
     def _share(self, cell: Cell, other: Cell) -> None:
-        """Take over the runs of another arm that has the same mechanism."""
+        """Take over the runs of another arm that has the same mechanism, at the rate it reads if any."""
         theirs, mine = self.cells.get(other, {}), self.cells.get(cell, {})
         plan = self.plans.get(cell) or (self._facts(cell) if theirs and other != cell else {})
-        if other == cell or not theirs or any(plan[k] != self.plans[other][k] for k in ("name", "sampling")):
+        same = ("name", "sampling", *["step"] * bool(cell.rate))
+        if other == cell or not theirs or any(plan[k] != self.plans[other][k] for k in same):
             return
         for rate, each in [*theirs.items()]:
-            if fresh := [seed for seed in each if seed not in mine.get(rate, {})]:
+            if cell.rate in (0.0, rate) and (fresh := [s for s in each if s not in mine.get(rate, {})]):
                 self._record(cell, [rate], fresh, np.array([[each[seed]] for seed in fresh]))
 
     def _advised(self, cell: Cell) -> float:

@@ -7,16 +7,18 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
-from adaptive.cells import Arm, Cell, Order, Results
+from adaptive.cells import AT_RATE, Arm, Cell, Order, Results
 
 HEAD = ["task", "ε", "optimizer, schedule"]
 ORDERS: tuple[Order, ...] = ("fixed", "drawn")
 NAMES = {"fixed": "fixed order", "drawn": "drawn", "default": "plan", "independent": "independent noise"}
-NAMES |= {"banded": "DP-SGD or banded", "DP-SGD": "DP-SGD"}
+NAMES |= {"banded": "DP-SGD or banded", "DP-SGD": "DP-SGD", AT_RATE: "plan that reads the rate"}
 PAIRS: tuple[tuple[Order, Arm, Arm], ...] = (
     ("fixed", "default", "independent"),
+    ("fixed", AT_RATE, "independent"),
     ("fixed", "default", "DP-SGD"),
     ("drawn", "default", "independent"),
+    ("drawn", AT_RATE, "independent"),
     ("drawn", "default", "DP-SGD"),
     ("drawn", "banded", "DP-SGD"),
 )
@@ -95,19 +97,21 @@ def compared(results: Results, cell: Cell, other: Cell, rate: float | None = Non
 def summary(results: Results) -> str:
     """Cells in which an arm is above or below another one by two standard errors, and the gain where below.
 
-    Each at its own best rate; "at its rate": the first too at that of the other.
+    Each at its own best rate, or at the one that it reads; "at its rate": the first at that of the other.
     """
     lines, lost = [["batches", "arm", "less", "cells", "median", "above", "below", "below at its rate"]], []
     for order, arm, less in PAIRS:
         found, there, names = [], [], [NAMES[name] for name in (order, arm, less)]
         for cell in (replace(one, order=order, arm=arm) for one in settings(results)):
             other = replace(cell, arm=less)
+            cell = results.at_rate(other) if arm == AT_RATE and results.of(other) else cell
             if results.of(cell) and results.of(other):
                 found.append(compared(results, cell, other))
                 rate = results.best(other)
                 same = [compared(results, cell, other, rate)] if rate in results.of(cell) else []
                 there += same
-                kinds = [("", found[-1]), *((" at its rate", one) for one in same if less != "DP-SGD")]
+                known = same if (arm, less) == ("default", "independent") else []
+                kinds = [("", found[-1]), *((" at its rate", one) for one in known)]
                 text = f"- {names[0]}, {' '.join(named(cell))}, {names[1]} less {names[2]}"
                 lost += [f"{text}{kind}: {gain:+.3f}" for kind, (gain, sign) in kinds if sign < 0]
         if found:

@@ -180,7 +180,7 @@ def test_pages_have_the_summaries_of_the_grid_and_one_rule_for_the_clip_norm(gri
     pages = {name: text_of(f"docs/{name}.md") for name in ("measured", "choosing", "faq", "clip-norm")}
     rows = r"^\| (?:drawn|fixed order|\w+, \d \| DP-SGD|\w+, \d \| plan).*"
     found = re.findall(rows, grid.tables().split("### Above and below")[1], re.MULTILINE)
-    assert len(found) == 5 + 2 + 6
+    assert len(found) == 7 + 2 + 6
     for row in found:
         assert row in pages["measured"], row
     (engine,) = grid.of("digits", 3, "engine", "fixed", "Adam").values()

@@ -94,10 +94,10 @@ def suited_to_rate(
 ) -> tuple[str, str]:
     """Which noise Adam or its kin profits from at the learning rate at hand, and what to say of it.
 
-    Larger noise of a step makes Adam's steps smaller. Noise that is planned for sums is the best of all at
-    rates that are larger by as much. Below these, noise that is planned for the buffer is: its steps are
-    shorter by the ratio of the noise in a step, and its noise in sums is less by their ratio. Where the rate
-    is below that of independent noise times both ratios, independent noise was better.
+    Larger noise of a step makes Adam's steps smaller. Noise planned for sums is the best from the lowest rate
+    that is advised, if noise bounds the rate, and from about the advised rate if the task does. Below these,
+    noise planned for the buffer is: its steps are shorter by the ratio of the noise in a step, and its noise
+    in sums is less by their ratio. Below both times the rate of independent noise, that was better.
 
     Args:
         best: of rows that are planned for sums.
@@ -113,9 +113,11 @@ def suited_to_rate(
     if asked is None or usual is None or plain is best:
         return "sums", ""
     more = f"noise planned for sums is better at larger ones: give lr={asked.rate:.2g} and plan again."
-    if update.rate is None or update.rate >= asked.lowest:
+    bound = asked.rate * update.gain / (ADAM * best.step_noise * STEP)  # by the task, not noise: 0 to 1
+    from_rate = asked.lowest + bound * (0.95 * asked.rate - asked.lowest)  # .95: messages round to two digits
+    if update.rate is None or update.rate >= from_rate:
         said = f"{name} divides by the noise of a step, which correlation makes larger: so is its best rate."
-        below = f" Below {asked.lowest:.2g} independent noise may be better: plan with the torch optimizer."
+        below = f" Below {from_rate:.2g} independent noise may be better: plan with the torch optimizer."
         return "sums", said + below
     least = 1.0 / ADAM
     if buffered is not None and plain is not None:

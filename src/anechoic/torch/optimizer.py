@@ -43,7 +43,7 @@ def _of_run(name: str, where: str) -> Any:
     def keep(self: CorrelatedOptimizer, value: Any) -> None:
         if value != (known := getattr(self, name)):
             raise MismatchError(
-                f"optimizer.{name} stays {known} for the whole run, which is calibrated for it, and was set to"
+                f"optimizer.{name} stays {known} for the whole run, calibrated for it, and was set to"
                 f" {value}: leave out what sets it (a noise scheduler or a grad_clip scheduler of Opacus:"
                 " no ExponentialNoise(optimizer, …), and no step() of it). Another value needs another"
                 " mechanism, in a run of its own."
