@@ -171,6 +171,13 @@ def test_false_alarms_over_500_runs(name):
         assert stats.binomtest(alarms, count, level).proportion_ci(0.999).low <= level
 
 
+@pytest.mark.parametrize("canaries", [10, 20, 40])
+def test_right_batches_of_a_fixed_size_pass_whoever_is_looked_at(canaries):
+    scheme, rng = FixedSize(40, 8, 300), np.random.default_rng(2)
+    drawn = [law_of(scheme).draw(np.ones((300, canaries), bool), rng) for _ in range(20)]
+    assert sum(draw_test(scheme, part).p_value < 0.01 for part in drawn) <= 2
+
+
 def test_one_canary_that_is_always_drawn_is_seen():
     scheme = Poisson(400, 80, 24)
     part, _ = law_of(scheme).draw_units(400, np.random.default_rng(1))
