@@ -153,6 +153,11 @@ def test_events_are_read_by_an_adjacency_that_has_them():
     odd = dp_accounting.SampledWithoutReplacementDpEvent(90, 30, dp_accounting.LaplaceDpEvent(2.0))
     with pytest.raises(UnsupportedError, match="no privacy loss distribution"):
         epsilon_of(odd, 1e-5, adjacency="zero_out")
+    for size in (0, 91):
+        with pytest.raises(ValueError, match="must be above 0 and at most 1"):
+            epsilon_of(
+                dp_accounting.SampledWithoutReplacementDpEvent(90, size, gaussian), 1e-5, adjacency="zero_out"
+            )
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)

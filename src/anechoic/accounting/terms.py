@@ -139,30 +139,30 @@ def epsilon_of(event: DpEvent, delta: float, *, adjacency: str = "add_or_remove"
         >>> epsilon_of(dp_accounting.GaussianDpEvent(1.0), 1e-5) < 4.38
         True
     """
-    from dp_accounting import NeighboringRelation, UnsupportedEventError, dp_event
+    from dp_accounting import GaussianDpEvent, NeighboringRelation, UnsupportedEventError
+    from dp_accounting import SampledWithoutReplacementDpEvent as FixedSizeEvent
     from dp_accounting.pld import PLDAccountant
 
     class WithFixedSize(PLDAccountant):  # type: ignore[misc]
         def _maybe_compose(self, event: DpEvent, count: int, do_compose: bool) -> Any:
-            fixed = isinstance(event, dp_event.SampledWithoutReplacementDpEvent) and isinstance(
-                event.event, dp_event.GaussianDpEvent
-            )
+            fixed = isinstance(event, FixedSizeEvent) and isinstance(event.event, GaussianDpEvent)
             if not fixed or adjacency == "add_or_remove":
                 return super()._maybe_compose(event, count, do_compose)
             sigma, rate = 2.0 * event.event.noise_multiplier, event.sample_size / event.source_dataset_size
-            if sigma == 0.0 or not rate < 1.0:
-                return super()._maybe_compose(dp_event.GaussianDpEvent(sigma), count, do_compose)
+            if not 0.0 < rate <= 1.0:
+                raise ValueError(f"sample_size / source_dataset_size={rate} must be above 0 and at most 1.")
+            if sigma == 0.0 or rate == 1.0:
+                return super()._maybe_compose(GaussianDpEvent(sigma), count, do_compose)
             if do_compose:
-                width = self._value_discretization_interval
-                one = sampled_gaussian_pld(sigma, rate, f"{adjacency}_fixed_size", width)
-                self._pld = self._pld.compose(one.self_compose(count))  # type: ignore[has-type]
+                law, width = f"{adjacency}_fixed_size", self._value_discretization_interval
+                found = sampled_gaussian_pld(sigma, rate, law, width).self_compose(count)
+                self._pld = self._pld.compose(found)  # type: ignore[has-type]
             return None
 
     delta = fraction("delta", delta)
-    relation = RELATIONS[one_of("adjacency", adjacency, tuple(RELATIONS))]
-    accountant = WithFixedSize(NeighboringRelation[relation])
+    relation = NeighboringRelation[RELATIONS[one_of("adjacency", adjacency, tuple(RELATIONS))]]
     try:
-        return float(accountant.compose(event).get_epsilon(delta))
+        return float(WithFixedSize(relation).compose(event).get_epsilon(delta))
     except UnsupportedEventError as error:
         raise UnsupportedError(
             f"no privacy loss distribution is known here: {error}; batches without replacement have one under"

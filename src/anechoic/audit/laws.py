@@ -86,8 +86,7 @@ class FixedSizeLaw(PoissonLaw):
         return part
 
     def hazards(self, part: Mask, possible: Mask) -> Hazards:
-        # not the stream of `draw_test(seed=0)`, which makes sizes continuous: one number would do both
-        rng, part = np.random.default_rng([0, 1]), part.copy()
+        rng, part = np.random.default_rng([0, 1]), part.copy()  # no stream of `draw_test` itself
         for block in self._blocks(part):
             drawn, most = block.sum(axis=1), block.shape[1]
             law = scipy.stats.hypergeom(self.sampling.examples, most, self.sampling.batch_size)

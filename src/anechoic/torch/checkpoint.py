@@ -49,10 +49,8 @@ def save(run: PrivateRun, path: str | os.PathLike[str], extra: dict[str, Any], *
     target = _path(path)
     if target.is_dir() or not target.parent.is_dir():
         raise CheckpointError(f"path={str(path)!r} must be the name of a file, in a folder that exists.")
-    if run.ledger.unfinished:
-        raise DesynchronizedError(
-            f"{run.ledger.unfinished}: save after optimizer.step(), or optimizer.abandon_batch() first."
-        )
+    if open_ := "optimizer.step() is under way" if run.optimizer.stepping.locked() else run.ledger.unfinished:
+        raise DesynchronizedError(f"{open_}: save after optimizer.step(), or optimizer.abandon_batch().")
     if run.ledger.begun:  # until the first batch the user may load weights
         run.optimizer.work.guard.check()
     if not (keys or run.keys.given):

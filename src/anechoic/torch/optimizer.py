@@ -75,7 +75,7 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
         self.work, self.source = work, work.source
         self.noise_adder, self.ledger = work.noise_adder, work.ledger
         self.original_optimizer = optimizer
-        self._stepping = threading.Lock()
+        self.stepping = threading.Lock()
         self.run: Any = None  # which it belongs to, for stamps of state dicts
         self._stamps = [  # whoever saves and loads the state, of this or of the user's optimizer
             optimizer.register_state_dict_post_hook(partial(self._with_history, "stamp")),
@@ -98,7 +98,7 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
                 not those of the release that is due; nothing is released.
             HorizonError: if all n releases were made.
         """
-        if not self._stepping.acquire(blocking=False):
+        if not self.stepping.acquire(blocking=False):
             raise DesynchronizedError(
                 "optimizer.step() was called while it runs, by another thread or from within itself. Step"
                 " from one thread."
@@ -115,7 +115,7 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
                 self.noise_adder.ranks.report(f"release {begun}", error)
             raise
         finally:
-            self._stepping.release()
+            self.stepping.release()
 
     @_disable_dynamo
     def zero_grad(self, set_to_none: bool = False) -> None:

@@ -143,6 +143,17 @@ def test_a_plan_made_again_with_other_digits_goes_on_with_the_mechanism_of_the_r
 # Between two releases.
 
 
+def test_nothing_is_saved_amid_a_step(tmp_path):
+    """A hook before the update has the release, and weights that it is not in."""
+    run = start()
+    run.optimizer.original_optimizer.register_step_pre_hook(
+        lambda *_: run.engine.save_checkpoint(path=tmp_path / "run.ckpt")
+    )
+    with pytest.raises(DesynchronizedError, match=r"under way: save after optimizer.step\(\)"):
+        train(run, 1)
+    assert run.engine.releases == 1
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_a_batch_in_hand_is_not_saved(mode, tmp_path):
     path = tmp_path / "run.ckpt"
