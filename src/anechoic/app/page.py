@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from html import escape
-from multiprocessing import active_children
+from multiprocessing.process import BaseProcess, active_children
 from typing import Any, get_args
 
 from anechoic.app.plan_form import PlanForm
@@ -242,7 +242,7 @@ def serve(port: int = 8080, *, show: bool = True) -> None:
     app.on_startup(lambda: print(f"http://127.0.0.1:{port} (Ctrl-C ends it)", flush=True))
     # another site's page must not reach it under a name of its own that leads to this machine
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
-    app.on_shutdown(lambda: [child.kill() for child in active_children()])  # else Ctrl-C waits for them
+    app.on_shutdown(lambda: [*map(BaseProcess.kill, active_children())])  # else Ctrl-C waits for them
     own = {"title": "anechoic: plan private training", "favicon": "data:,", "language": "en-US", "dark": None}
     quiet = {"reload": False, "tailwind": False, "show_welcome_message": False}
     ui.run(Page, host="127.0.0.1", port=port, show=show, **own, **quiet)

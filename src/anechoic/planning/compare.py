@@ -207,8 +207,8 @@ def plan(
             if suits == "independent" and plain is not None:
                 instead = plain, "its noise of a step is what the learning rate is for", said
             notes += [said] * (instead is None)
-            asked_for = None if suits == "sums" else advice_for(first, update)
-            larger = asked_for and asked_for.rate
+            if suits != "sums" and (asked_for := advice_for(first, update)) is not None:
+                larger = asked_for.rate
     if epsilon is not None:
         notes.insert(0, f"Every row keeps epsilon = {epsilon:g} at delta = {delta:g}.")
     if weak := weak_delta(delta, examples, unit):
