@@ -10,7 +10,7 @@ from anechoic import streaming
 from anechoic.mechanism.rows import NoiseRows
 from anechoic.participation import FullBatch, MinSep, Single
 from anechoic.streaming.mechanisms import FOR_EVER, planned_mechanism
-from tests.marks import each_once
+from tests.marks import each_once, slow
 
 RUNNING = streaming.Running()
 
@@ -66,8 +66,9 @@ def test_endless_the_error_is_near_that_of_a_planned_one():
     [
         (RUNNING, Single(), 0.96),
         (RUNNING, MinSep(24, 30), 0.85),
-        (streaming.SlidingWindow(7), Single(), 0.96),
-        (streaming.SlidingWindow(7), MinSep(24, 30), 0.82),
+        *slow(
+            (streaming.SlidingWindow(7), Single(), 0.96), (streaming.SlidingWindow(7), MinSep(24, 30), 0.82)
+        ),
     ],
 )
 def test_a_short_horizon_takes_what_plan_compares(over, participation, ratio):

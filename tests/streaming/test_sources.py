@@ -18,6 +18,7 @@ from anechoic.streaming import command, sources
 from anechoic.streaming.clock import seconds_of, zone_of
 from anechoic.streaming.pending import PendingSteps
 from anechoic.streaming.sources import numbers_of, source_of, texts_of, times_of
+from tests.marks import slow
 
 NAMES = ["t", "v", "c"]
 
@@ -74,8 +75,10 @@ FILES = [(".csv", b"t,v,c\n", ROWS, "utf-8"), (".csv", b"t,v,c\n", ROWS, "gb1803
 FILES += [(".jsonl", b"", JSON, "utf-8"), (".jsonl", b"", JSON, "cp1252")]
 
 
-@pytest.mark.parametrize("block", [1, 7, 2**23])
-@pytest.mark.parametrize(("ending", "head", "rows", "encoding"), FILES)
+@pytest.mark.parametrize(
+    ("ending", "head", "rows", "encoding", "block"),
+    [(*file, 7) for file in FILES] + slow(*((*file, block) for file in FILES for block in (1, 2**23))),
+)
 @settings(derandomize=True, deadline=None, max_examples=40)
 @given(data=st.data())
 def test_a_file_is_the_sum_of_its_lines(tmp_path_factory, ending, head, rows, encoding, block, data):
