@@ -20,7 +20,7 @@ FILE = re.compile(r"\.(json|jsonl|md|csv|html|py|npz|svg|pt|toml|txt|pem|db|cff)
 #: Of frameworks, files and packages, where no line of ours names them.
 THEIRS = """
     accumulate_grad_batches autolog basicConfig bert.private CombineGlobally compute_loss dependencies
-    EarlyStopping EarlyStoppingCallback fabric.setup fabric.setup_dataloaders foreachBatch
+    clip_grad_norm_ EarlyStopping EarlyStoppingCallback fabric.setup fabric.setup_dataloaders foreachBatch
     gradient_accumulation_steps gradient_clip_val InstanceNorm LightningModule location losses.sum m10
     major.minor.patch mixed_precision np.loadtxt Of OneHotEncoder owner_aid ProcessWindowFunction
     resume_from_checkpoint spark.driver.maxResultSize torch.FloatTensor wandb.watch
